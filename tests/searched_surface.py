@@ -23,7 +23,7 @@ from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import make_factor
 from researcher.search.policies import POLICIES, Scope
 from researcher.search.proposers import PROPOSERS, Levels, ProposeLevels, combine_all, count_combinations
-from researcher.search.space import PLAIN_PROGRAM
+from researcher.search.rules import PLAIN_PROGRAM
 from researcher.tree import Expand, Promote, RungScore, SearchNode, SearchTree
 
 FOLDER = Path(__file__).parent / "surfaces"

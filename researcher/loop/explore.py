@@ -17,12 +17,11 @@ from researcher.planner.tools.base import ToolRefused
 from researcher.question.factors import PROGRAM
 from researcher.record.log import Notebook, StudyLog, to_json
 from researcher.record.runs import list_all_trials
-from researcher.search.allowance import count_explored, find_time_used_up, runs_for_claim, runs_left
 from researcher.search.confirmation import find_leader, plan_confirmation
 from researcher.search.proposers import PROPOSERS
 from researcher.search.record import read_tree
 from researcher.search.rounds import TOLERANCE, begin_tree, check_round
-from researcher.search.space import default_space
+from researcher.search.rules import count_explored, default_space, find_time_used_up, runs_for_claim, runs_left
 from researcher.tree import Expand, Move, SearchTree
 
 MAX_REVIEWED = 3

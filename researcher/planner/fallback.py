@@ -18,7 +18,7 @@ from researcher.planner.language_model.arms import PLAIN_PROGRAM
 from researcher.planner.predictions import predict
 from researcher.planner.rules import build_rules_planner
 from researcher.question.factors import PROGRAM
-from researcher.search.space import default_space
+from researcher.search.rules import default_space
 from researcher.study.settings import StudySettings
 from researcher.study.topic import read_request
 from researcher.tree import Move

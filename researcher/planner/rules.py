@@ -49,7 +49,7 @@ from researcher.question.wording import state_question, title_of, title_of_envir
 from researcher.search.policies import build_policy
 from researcher.search.proposers import PROPOSERS, Levels
 from researcher.search.rounds import make_round
-from researcher.search.space import PLAIN_PROGRAM, default_space, programs_of
+from researcher.search.rules import PLAIN_PROGRAM, default_space, programs_of
 from researcher.study.settings import StudySettings
 from researcher.tree import Expand, Move, Promote
 from swarm import TrainJob

@@ -13,8 +13,7 @@ from researcher.charter import Asked, ComparedAt, Factor, StudyKind
 from researcher.errors import TopicInvalid
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import make_factor, value_as_text
-from researcher.question.mentions import Mention, find_mentions
-from researcher.question.tokens import Token, TokenKind, key_of, tokenize
+from researcher.question.mentions import Mention, Token, TokenKind, find_mentions, key_of, tokenize
 
 LONGEST_TOPIC = 4000
 """The largest number of characters of a topic, which is a question, not a document."""

@@ -1,14 +1,31 @@
-"""The rules of a search, from the flags of a person and the usual values."""
+"""The rules, the space and the allowance of a search: what it may choose from, and what it may still use."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
+from typing import Any
 
-from researcher.charter import Budget, BudgetSplit, PolicyName, ProposerName, SearchRules, StudyKind
+from experiments_db import BudgetKind, number_as_text
+from researcher.charter import (
+    Budget,
+    BudgetSplit,
+    Charter,
+    Factor,
+    Level,
+    PolicyName,
+    ProposerName,
+    SearchRules,
+    StudyKind,
+)
 from researcher.errors import TopicInvalid
+from researcher.programs import list_programs
+from researcher.question.factors import PROGRAM, SPECS
+from researcher.question.flags import make_factor
+from researcher.record.runs import Trial, cost_of
+from swarm import TrainJob
 
 FLAGS_OF_RULES: Mapping[str, str] = MappingProxyType({"runs": "--explore-runs"})
 """The flags whose names are not those of the rules that they set."""
@@ -90,3 +107,99 @@ def _read_split(parts: Sequence[float]) -> BudgetSplit:
             "reserve, which add up to 1, as in 0.5,0.35,0.05,0.1; the first two are above 0"
         )
     return BudgetSplit(*parts)
+
+
+PLAIN_PROGRAM = "plain"
+"""The name of the program that an arm has if no other is written."""
+RATES = (1, 3, 0.3, 10, 0.1)
+"""The learning rates, as multiples of the job's."""
+GROUPS = (2, 0.5)
+"""The group sizes, as multiples of the job's."""
+USUAL = ("mini_batch_num", "temperature", "algorithm", "use_kl_loss")
+"""Further settings, with the job's value and the usual levels of each."""
+
+
+def default_space(job: Mapping[str, Any], programs: Sequence[str], fixed: Collection[str] = ()) -> tuple[Factor, ...]:
+    """Return the factors of a search that names none, without the settings that a person fixed.
+
+    The first level of each factor is what the job has. `programs` are the names of the programs to choose from, that of
+    the baseline first; a single one is no factor.
+    """
+    settings = tuple(
+        make_factor(SPECS[name], values, explicit=False) for name, values in _values(job) if name not in fixed
+    )
+    if len(programs) < 2:
+        return settings
+    levels = tuple(Level(name, {PROGRAM: name}, {}) for name in dict.fromkeys(programs))
+    return (*settings, Factor(PROGRAM, levels, explicit=False))
+
+
+def programs_of(given: Collection[str], *, runs_own_agent: bool) -> tuple[str, ...]:
+    """Return the names of the programs that a search chooses from, that of the baseline first.
+
+    `given` are the programs of a person or of the environment; without any, the plain program comes first. If the
+    environment runs an agent of its own, programs of the library with an agent are left out.
+    """
+    library = (program.name for program in list_programs() if not (program.has_agent and runs_own_agent))
+    return tuple(dict.fromkeys((*(given or (PLAIN_PROGRAM,)), *library)))
+
+
+def _values(job: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield each setting with its values, that of the job first."""
+    lr = job.get("lr") or TrainJob(model=job["model"]).resolve().lr
+    assert lr is not None, "a resolved job has a learning rate"
+    yield "lr", [float(number_as_text(times * lr)) for times in RATES]
+    group = int(job["num_repeat"])
+    yield "num_repeat", [group, *(size for times in GROUPS if (size := round(times * group)) > 1)]
+    for name in USUAL:
+        yield name, [job.get(name, TrainJob.model_fields[name].default), *SPECS[name].usual]
+
+
+ARMS_OF_CLAIM = 2
+"""The fewest arms of a confirmation: the baseline and the arm that was found."""
+
+
+def count_explored(trials: Iterable[Trial]) -> float:
+    """Return the cost of all exploring runs in full runs; a trial costs as much as its last attempt."""
+    return sum(cost_of(trial.runs[-1], trial.experiment) for trial in trials if trial.rung and trial.runs)
+
+
+def runs_left(charter: Charter, rules: SearchRules, *, explored: float, used: float, claims: int) -> float:
+    """Return the full runs that exploration may still use.
+
+    After a first confirmation the reserve is added. The runs of a smallest confirmation stay untouched.
+    """
+    split = rules.split
+    allowed = rules.runs if not claims else rules.runs * (1 + split.reserve / split.exploration)
+    left = allowed - explored
+    if charter.budget.max_runs is not None:
+        left = min(left, charter.budget.max_runs - used - ARMS_OF_CLAIM * charter.rule.min_seeds)
+    return max(0.0, left)
+
+
+def runs_for_claim(charter: Charter, rules: SearchRules, *, used: float, claims: int) -> int | None:
+    """Return the most runs of the next confirmation; None without a limit. The first one leaves the reserve."""
+    most = charter.budget.max_runs
+    if most is None:
+        return None
+    kept = rules.split.reserve * most if not claims else 0.0
+    return max(0, math.floor(most - kept - used + 1e-9))
+
+
+def find_time_used_up(
+    charter: Charter, rules: SearchRules, used: Mapping[BudgetKind, float], *, claims: int
+) -> str | None:
+    """Return why exploration has no time left, if its part of the hours or GPU-hours is used; else None.
+
+    After a confirmation, half of the reserve is for exploring and half for confirming what it finds.
+    """
+    split = rules.split
+    part = split.exploration if not claims else split.exploration + split.confirmation + split.reserve / 2
+    limits = (
+        (BudgetKind.WALL_CLOCK_S, charter.budget.max_wall_s, "wall clock"),
+        (BudgetKind.GPU_HOURS, charter.budget.max_gpu_hours, "GPU-hours"),
+    )
+    for kind, limit, name in limits:
+        if limit is not None and used[kind] >= part * limit:
+            return f"the part of the {name} that belongs to exploration is used"
+    return None

@@ -13,8 +13,7 @@ from researcher.plan import Plan, Stage
 from researcher.record.exclusions import find_excluded
 from researcher.record.log import Notebook
 from researcher.record.scores import StudyScores, choose_for_plan, read_scores
-from researcher.search.description import describe_round
-from researcher.search.record import read_tree
+from researcher.search.record import describe_round, read_tree
 
 
 def analyze(deps: Deps, state: ResearchState) -> ResearchState:

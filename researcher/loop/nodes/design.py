@@ -20,7 +20,7 @@ from researcher.plan import Plan, Stage
 from researcher.record.log import charter_from_json
 from researcher.record.runs import Trial, TrialState, list_trials
 from researcher.record.scores import read_scores
-from researcher.search.allowance import runs_for_claim
+from researcher.search.rules import runs_for_claim
 
 ENOUGH_DF = 6
 """Degrees of freedom of earlier studies that replace a pilot: three arms of three runs."""

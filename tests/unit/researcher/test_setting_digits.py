@@ -8,7 +8,7 @@ from experiments_db import number_as_text
 from researcher.planner.designs import default_job
 from researcher.question.reader import read_topic
 from researcher.report.render import format_value
-from researcher.search.space import default_space
+from researcher.search.rules import default_space
 from ui import formats
 
 WRITTEN = [(0.000166, "0.000166"), (1.2345678e-5, "1.2345678e-05"), (3 * 0.1, "0.3"), (0.003, "0.003"), (1e-6, "1e-06")]

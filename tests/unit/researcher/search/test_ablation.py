@@ -12,7 +12,7 @@ from prompts import load
 from researcher.charter import ComparedAt, Question, StudyKind
 from researcher.question.factors import PROGRAM
 from researcher.question.flags import read_factors
-from researcher.search.ablation import MOST_ABLATIONS, Subject, drop_function, list_ablations
+from researcher.search.confirmation import MOST_ABLATIONS, Subject, drop_function, list_ablations
 from swarm.program import is_program
 
 PLAIN = load("program")

@@ -7,7 +7,7 @@ from researcher.plan import Arm
 from researcher.planner.designs import default_job
 from researcher.planner.rules import RulesPlanner
 from researcher.programs import list_programs, load_program_code
-from researcher.search.space import default_space, programs_of
+from researcher.search.rules import default_space, programs_of
 from swarm import TrainJob
 
 SEARCH = Question(kind=StudyKind.OPTIMIZE)

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from experiments_db import StudyStatus, lease_name, open_store
-from researcher.cli.parts import EXAMPLE
 from researcher.loop.settings_check import check_study
 from researcher.record.lease import TTL_S
-from researcher.study.requests import create_study
+from researcher.study.requests import EXAMPLE, create_study
 from researcher.study.settings import StudySettings
 from researcher.study.topic import complete_from_topic
 from swarm import SwarmClient, TrainJob

@@ -24,16 +24,9 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from explorer_study import add_study, create_database
-from simulated_study import Simulation
 
 import researcher.cli
 import swarm.cli
-from experiments_db import FILE_LOGGED, open_store
-from researcher.loop.settings_check import check_study
-from researcher.study.settings import read_settings
-from researcher.study.topic import complete_from_topic
-from researcher.webhook import NEWS, SCHEMA, News, describe
 from swarm import SwarmClient, Task, TrainJob
 from swarm.job import build_job
 
@@ -53,6 +46,20 @@ class Block:
     @property
     def name(self) -> str:
         return f"{self.page}: {self.text.splitlines()[0].strip()[:60].strip()}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global add_study, create_database, Simulation, FILE_LOGGED, open_store, check_study, read_settings
+    global complete_from_topic, NEWS, SCHEMA, News, describe
+    from explorer_study import add_study, create_database
+    from simulated_study import Simulation
+
+    from experiments_db import FILE_LOGGED, open_store
+    from researcher.loop.settings_check import check_study
+    from researcher.study.settings import read_settings
+    from researcher.study.topic import complete_from_topic
+    from researcher.webhook import NEWS, SCHEMA, News, describe
 
 
 def blocks() -> dict[str, Block]:

@@ -7,26 +7,37 @@ import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from click.testing import Result
-from local_runs import Drawn, largest_gap, local_run
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from typer.testing import CliRunner
 
 from swarm.backends.fake import FakeSampler, FakeTrainer
-from swarm.backends.local.engine import build_worker
-from swarm.backends.process.worker_process import WorkerProcess
-from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, write_checkpoint
 from swarm.cli import app
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 
+if TYPE_CHECKING:
+    from local_runs import Drawn
+
+    from swarm.backends.process.worker_process import WorkerProcess
+
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, load_file, save_file, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, largest_gap, local_run
+    global build_worker, CheckpointOrigin, write_checkpoint
+    import torch
+    from local_runs import largest_gap, local_run
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    from swarm.backends.local.engine import build_worker
+    from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +54,9 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-async def worker(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[WorkerProcess]:
+async def worker(
+    late_imports: None, anyio_backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[WorkerProcess]:
     """One process for both runs, which come one after the other."""
     worker = build_worker(ServerConfig(), tmp_path_factory.mktemp("worker") / "worker.log")
     yield worker

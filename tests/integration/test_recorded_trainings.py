@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -15,11 +16,19 @@ from command_line import run_swarm
 from server_processes import ServerProcess, server_processes
 from tests_support import run_batch, wait_for_state, wait_for_step
 
-from experiments_db import EpisodeFilter, ExperimentStore, RecordedTraining, StoreError, open_store
 from swarm import SwarmClient, TrainJob
+
+if TYPE_CHECKING:
+    from experiments_db import ExperimentStore, RecordedTraining
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=4, drain_timeout_s=1, project_name="p", experiment_name="e")
 PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global EpisodeFilter, StoreError, open_store
+    from experiments_db import EpisodeFilter, StoreError, open_store
 
 
 @pytest.fixture

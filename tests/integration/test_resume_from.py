@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 from server_processes import ServerProcess, server_processes
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
@@ -27,6 +26,12 @@ LOCAL = TrainJob(
     engine="local", batch_size=1, num_repeat=2, lr=1e-3, lr_warmup_steps=4, max_response_length=12, drain_timeout_s=1,
     total_steps=4,
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch
+    import torch
 
 
 @pytest.fixture

@@ -8,23 +8,34 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from simulated_study import reports_without_images
 
-from experiments_db import ExperimentStore, Run, RunStatus, StudyStatus, open_store
-from researcher.execution.early_stopping import StoppingLimits
-from researcher.loop.session import work_on
-from researcher.record.runs import TRAINING_SECONDS
-from researcher.report.numbers.curves import EPISODES, gather_amounts
-from researcher.study.requests import ask_to_end, create_study
-from researcher.study.settings import StudySettings
 from swarm.processes.child import process_start
+
+if TYPE_CHECKING:
+    from experiments_db import ExperimentStore, Run
+    from researcher.study.settings import StudySettings
 
 pytestmark = [pytest.mark.begins_first, pytest.mark.timeout(400)]
 
 TOPIC = "batch size 2 or 3 on reversal at equal steps"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global reports_without_images, RunStatus, StudyStatus, open_store, StoppingLimits, work_on, TRAINING_SECONDS
+    global EPISODES, gather_amounts, ask_to_end, create_study, StudySettings
+    from simulated_study import reports_without_images
+
+    from experiments_db import RunStatus, StudyStatus, open_store
+    from researcher.execution.early_stopping import StoppingLimits
+    from researcher.loop.session import work_on
+    from researcher.record.runs import TRAINING_SECONDS
+    from researcher.report.numbers.curves import EPISODES, gather_amounts
+    from researcher.study.requests import ask_to_end, create_study
+    from researcher.study.settings import StudySettings
 
 
 @pytest.fixture
@@ -76,9 +87,9 @@ class Ledgers:
         raise AssertionError(f"no server knows {name}")
 
 
-SCORED = {
-    "kl_divergence": StoppingLimits(kl_limit=-1.0, dead_steps=1_000_000),
-    "dead_reward": StoppingLimits(dead_steps=3, evidence_groups=1),
+SCORED: dict[str, dict[str, Any]] = {
+    "kl_divergence": {"kl_limit": -1.0, "dead_steps": 1_000_000},
+    "dead_reward": {"dead_steps": 3, "evidence_groups": 1},
 }
 
 
@@ -100,7 +111,9 @@ def test_run_that_is_stopped_early_has_trained_and_recorded_what_is_scored_and_n
 ) -> None:
     study = create_study(store, TOPIC, _settings(steps=100_000, parallel=2, keep_checkpoints="all"))
 
-    assert work_on(store, study.id, tmp_path, limits=SCORED[kind]).study.status is StudyStatus.FINISHED
+    assert (
+        work_on(store, study.id, tmp_path, limits=StoppingLimits(**SCORED[kind])).study.status is StudyStatus.FINISHED
+    )
 
     runs = store.list_runs(study_id=study.id)
     assert len(runs) == 2
@@ -124,9 +137,6 @@ def test_run_that_fails_by_its_diagnosis_trains_no_further_and_frees_its_server(
     for run in runs:
         assert run.status is RunStatus.FAILED and run.diagnosis is not None and run.diagnosis["kind"] == "overrun"
         _check_end(store, Ledgers(tmp_path, study.id), run)
-
-
-ENDLESS = StoppingLimits(dead_steps=1_000_000)
 
 
 def _await_step(store: ExperimentStore, study_id: str, step: int, is_alive: Callable[[], bool]) -> None:
@@ -155,7 +165,8 @@ def test_paused_study_goes_on_with_the_step_that_its_own_servers_had_reached(
 ) -> None:
     # More steps than a machine could do before the pause; limits end the runs after it.
     study = create_study(store, TOPIC, _settings(steps=100_000, parallel=2, keep_checkpoints="all"))
-    worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path), kwargs={"limits": ENDLESS})
+    endless = StoppingLimits(dead_steps=1_000_000)
+    worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path), kwargs={"limits": endless})
     worker.start()
     _await_step(store, study.id, 3, worker.is_alive)
 

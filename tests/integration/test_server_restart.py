@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 import yaml
 from server_processes import serving
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
@@ -32,6 +31,12 @@ LOCAL_JOB = {
     "use_kl_loss": True,
     "max_response_length": 24,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch
+    import torch
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from typing import Any
 import httpx
 import pytest
 from click.testing import Result
-from scipy.stats import binomtest
 from tests_support import run_batch, wait_for_state
 from typer.testing import CliRunner
 
@@ -69,6 +68,8 @@ def again(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 def proportion(score: dict[str, Any]) -> Any:
+    from scipy.stats import binomtest
+
     return binomtest(round(score["mean"] * score["n"]), score["n"]).proportion_ci(method="wilson")
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from researcher.planner.designs import default_job
 from swarm import SwarmClient, TrainJob
 from swarm.job import LR_OF_BUNDLED_MODELS, usual_lr
 from swarm.job.learning_rate import default_lr
@@ -64,6 +63,8 @@ def test_a_rate_that_is_given_or_cannot_be_known_is_left_alone(small: Path, tmp_
 
 
 def test_a_study_of_a_small_model_starts_at_the_rate_of_its_size(small: Path) -> None:
+    from researcher.planner.designs import default_job
+
     job = default_job("reverse", steps=None, base={"model": str(small)})
     assert job["lr"] == usual_lr(stored_parameters(small), has_adapter=False)
     assert default_job("reverse", steps=None, base={"model": str(small), "lr": 1e-5})["lr"] == 1e-5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
@@ -12,14 +14,18 @@ from swarm.backends.fake import FakeSampler, FakeTrainer
 from swarm.backends.local.engine import build_local, build_worker
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
-from swarm.errors import JobInvalid
+from swarm.errors import EngineFailure, JobInvalid
 from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORIES, BUNDLED_DIRECTORY, resolve_model
-from swarm.sampler import Sampler
+from swarm.sampler import Sampler, SamplerInfo
 from swarm.trainer.base import Trainer
 
+logger = logging.getLogger(__name__)
+
 FAKE_CONTEXT_LENGTH = 4096
+END_TIMEOUT_S = 20.0
+"""The time that a sampler has to stop before its process is ended."""
 GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 """Device files of NVIDIA, AMD, and Windows below WSL. A machine with none of them has no GPU. The backends count the
 GPUs themselves."""
@@ -39,6 +45,24 @@ class Backend:
     warm_up: Callable[[], Awaitable[None]]
     died: Callable[[], Coroutine[Any, Any, str]]
     end: Callable[[], Awaitable[None]]
+
+    async def start(self, limit_s: float) -> SamplerInfo:
+        """Start the sampler. Raise its errors, and EngineFailure if it takes longer than `limit_s` seconds."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self.sampler.start()
+        except TimeoutError:
+            await self.end()
+            raise EngineFailure(f"the engine did not start within {limit_s:.0f} s") from None
+
+    async def stop(self) -> None:
+        """Free the engine, and end its process if it does not answer."""
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await self.sampler.stop()
+        except (TimeoutError, EngineFailure) as error:
+            logger.warning("the engine does not stop, its process is ended: %s", error)
+            await self.end()
 
 
 class Backends:

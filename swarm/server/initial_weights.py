@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.base import Backend, Backends
+from swarm.backends.base import Backends
 from swarm.config import ServerConfig
 from swarm.errors import CheckpointError, EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
@@ -27,7 +26,6 @@ NOT_OF_A_MODEL = frozenset({"manifest.json", "trainer_state.pt"})
 
 Directories in a checkpoint hold shards of such files.
 """
-END_TIMEOUT_S = 20.0
 _SAME: Final = ("engine", "model")
 _SAME_WITH_LORA: Final = ("lora_alpha", "lora_target_modules")
 
@@ -89,7 +87,7 @@ class InitialWeights:
         backend = self.backends.build(await self.job_for_engine(earlier, row), is_fresh=False)
         logger.info("making the weights of step %d of run %d again", step, row.job_id)
         try:
-            await self._start(backend, earlier)
+            await backend.start(self.config.boot_limit_s(earlier.chosen_engine))
             recovery = Recovery(
                 self.ledger,
                 backend.trainer,
@@ -110,15 +108,7 @@ class InitialWeights:
             await backend.trainer.save(draft)
             await asyncio.to_thread(_keep_model, draft, place)
         finally:
-            await _end(backend)
-
-    async def _start(self, backend: Backend, job: TrainJob) -> None:
-        limit_s = self.config.boot_limit_s(job.chosen_engine)
-        try:
-            async with asyncio.timeout(limit_s):
-                await backend.sampler.start()
-        except TimeoutError:
-            raise EngineFailure(f"the engine of the previous run did not start within {limit_s:.0f} s") from None
+            await backend.stop()
 
 
 def _compare(directory: Path, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -146,12 +136,3 @@ def _keep_model(draft: Path, place: Path) -> None:
         draft.rename(place)
     except OSError as error:
         raise CheckpointError(f"{place}: cannot be written: {error.strerror}") from error
-
-
-async def _end(backend: Backend) -> None:
-    stop: Callable[[], Awaitable[None]] = backend.sampler.stop
-    with suppress(TimeoutError, EngineFailure):
-        async with asyncio.timeout(END_TIMEOUT_S):
-            await stop()
-            return
-    await backend.end()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.base import Backend
+from swarm.backends.base import END_TIMEOUT_S, Backend
 from swarm.config import ServerConfig
 from swarm.errors import CheckpointError, EngineFailure, EpisodeEnded, LedgerUnwritable, NotFound, SwarmError
 from swarm.job import TrainJob
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """Restarts without a finished step in between. After more of them, another restart would not help either."""
 
-END_TIMEOUT_S = 20.0
 ABORTED_TOGETHER = 500
 """Episodes that are aborted at the same time. The ledger commits their writes together."""
 
@@ -155,12 +154,7 @@ class JobRun:
         self.loop.evaluations.close()
         if reason is not None:
             await self.episodes.close(reason)
-        try:
-            async with asyncio.timeout(END_TIMEOUT_S):
-                await self.backend.sampler.stop()
-        except (TimeoutError, EngineFailure) as error:
-            logger.warning("the engine does not stop, its process is ended: %s", error)
-            await self.backend.end()
+        await self.backend.stop()
 
     async def _bring_up(self) -> Recovered:
         """Start the engine with the weights of the last trained step. Try again if it dies meanwhile."""
@@ -175,12 +169,7 @@ class JobRun:
 
     async def _start_engine(self) -> None:
         limit_s = self.config.boot_limit_s(self.job.timeline.job.chosen_engine)
-        try:
-            async with asyncio.timeout(limit_s):
-                self.episodes.info = await self.backend.sampler.start()
-        except TimeoutError:
-            await self.backend.end()
-            raise EngineFailure(f"the engine did not start within {limit_s:.0f} s") from None
+        self.episodes.info = await self.backend.start(limit_s)
 
     async def _recover(self) -> Recovered:
         present = self.lifecycle.weights

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from swarm.sinks.base import TrainingDescription, TrainingUpdate
-from swarm.sinks.rows import EPISODE_COLUMNS, episode_rows, has_content, list_rows, run_name, settings_of
+from swarm.sinks.rows import EPISODE_COLUMNS, RunSink, episode_rows, list_rows, run_name, settings_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -28,7 +28,7 @@ STATUS = {"COMPLETE": "FINISHED", "REPLACED": "KILLED", "STOPPED": "KILLED", "FA
 Value = TypeVar("Value")
 
 
-class MlflowSink:
+class MlflowSink(RunSink[str]):
     """The sink of one tracking server or file.
 
     MLflow deletes no values, so undone steps stay in its curves beside those that took their place.
@@ -36,9 +36,9 @@ class MlflowSink:
 
     def __init__(self, client: MlflowClient, artifacts: str | None) -> None:
         """Use a client. `artifacts` is the place of the artifacts of new experiments, if it is not the server's."""
+        super().__init__()
         self._client = client
         self._artifacts = artifacts
-        self._run_ids: dict[str, str] = {}
         self._status: dict[str, str] = {}
 
     @property
@@ -48,34 +48,24 @@ class MlflowSink:
     def holds(self, key: str) -> bool:
         return any(self._find(experiment.experiment_id, key) for experiment in self._client.search_experiments())
 
-    def write(self, update: TrainingUpdate) -> None:
-        """Store an update. Raises what MLflow raises."""
-        run_id = self._run_of(update)
-        if run_id is None:
-            return
-        self._log_metrics(run_id, update)
+    def _open(self, training: TrainingDescription) -> str:
+        name = training.project or "default"
+        found = self._client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found else self._client.create_experiment(name, self._artifacts)
+        return self._find(experiment, training.key) or self._create(experiment, training)
+
+    def _log(self, run: str, update: TrainingUpdate) -> None:
+        self._log_metrics(run, update)
         for step in sorted({episode.step for episode in update.episodes}):
             rows = episode_rows(each for each in update.episodes if each.step == step)
             table = {name: [row[place] for row in rows] for place, name in enumerate(EPISODE_COLUMNS)}
-            self._client.log_table(run_id, table, f"episodes/step-{step:06}.json")
+            self._client.log_table(run, table, f"episodes/step-{step:06}.json")
         for step, settings in update.training.changes.items():
-            self._client.set_tag(run_id, f"changed_at.{step}", str(dict(settings)))
-        self._set_status(run_id, update.training)
+            self._client.set_tag(run, f"changed_at.{step}", str(dict(settings)))
+        self._set_status(run, update.training)
 
-    def close(self) -> None:
+    def _finish(self, run: str) -> None:
         """There is nothing to close: each call was sent at once."""
-
-    def _run_of(self, update: TrainingUpdate) -> str | None:
-        """Return the run of a training. Create it with the first update that has something to store."""
-        training = update.training
-        if training.key not in self._run_ids:
-            found = self._client.get_experiment_by_name(training.project or "default")
-            experiment = found.experiment_id if found else self._client.create_experiment(training.project or "default")
-            run_id = self._find(experiment, training.key)
-            if run_id is None and not has_content(update):
-                return None
-            self._run_ids[training.key] = run_id or self._create(experiment, training)
-        return self._run_ids[training.key]
 
     def _find(self, experiment: str, key: str) -> str | None:
         runs = self._client.search_runs([experiment], f"tags.`{KEY}` = '{key}'", max_results=1)

@@ -1,15 +1,54 @@
-"""The records of an update as trackers take them: rows of metrics by step, and chosen episodes as a table."""
+"""What trackers have in common: one open run at a time, rows of metrics by step, and chosen episodes as a table."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from swarm.sinks.base import ChosenEpisode, TrainingDescription, TrainingUpdate
 
 EPISODE_COLUMNS = (
     "step", "chosen as", "task", "group", "reward", "advantage", "success", "weight version", "conversation",
 )  # fmt: skip
+
+
+R = TypeVar("R")
+
+
+class RunSink(ABC, Generic[R]):
+    """A sink of a tracker in which each training is a run. One run is open at a time.
+
+    A run is opened with the first update that has content: a job that only scores a model trains nothing.
+    """
+
+    def __init__(self) -> None:
+        self._run: R | None = None
+        self._key: str | None = None
+
+    def write(self, update: TrainingUpdate) -> None:
+        """Store an update. Raises what the library of the tracker raises."""
+        if self._run is None or self._key != update.training.key:
+            if not (update.steps or update.scores or update.episodes):
+                return
+            self.close()
+            self._run, self._key = self._open(update.training), update.training.key
+        self._log(self._run, update)
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._finish(self._run)
+        self._run = None
+
+    @abstractmethod
+    def _open(self, training: TrainingDescription) -> R:
+        """Open the run of a training, or go on with the one that it has."""
+
+    @abstractmethod
+    def _log(self, run: R, update: TrainingUpdate) -> None: ...
+
+    @abstractmethod
+    def _finish(self, run: R) -> None: ...
 
 
 def list_rows(update: TrainingUpdate) -> list[tuple[int, float, dict[str, float]]]:
@@ -40,11 +79,6 @@ def episode_rows(episodes: Iterable[ChosenEpisode]) -> list[list[Any]]:
         ]
         for each in episodes
     ]  # fmt: skip
-
-
-def has_content(update: TrainingUpdate) -> bool:
-    """Return whether an update is worth a new run in a tracker. A job that only scores a model trains nothing."""
-    return bool(update.steps or update.scores or update.episodes)
 
 
 def run_name(training: TrainingDescription) -> str:

@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from swarm.sinks.base import TrainingDescription, TrainingUpdate
-from swarm.sinks.rows import episode_rows, has_content, list_rows, run_name, settings_of
+from swarm.sinks.rows import RunSink, episode_rows, list_rows, run_name, settings_of
 
 LIBRARY = "tensorboard"
 FOLDER = "tensorboard"
 
 
-class TensorboardSink:
+class TensorboardSink(RunSink["_TrainingFiles"]):
     """The sink of the event files in a folder. Steps that were undone disappear there."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
-        self._writers: dict[str, _TrainingFiles] = {}
 
     @property
     def place(self) -> str:
@@ -30,24 +30,14 @@ class TensorboardSink:
     def holds(self, key: str) -> bool:
         return any(self._folder.glob(f"**/*-{key}/events.*"))
 
-    def write(self, update: TrainingUpdate) -> None:
-        """Write an update and flush it. Raise OSError if the folder cannot be written."""
-        training = update.training
-        if training.key not in self._writers:
-            if not has_content(update):
-                return
-            directory = self._folder / (training.project or "default") / run_name(training)
-            self._close_all()
-            self._writers[training.key] = _TrainingFiles(directory, training)
-        self._writers[training.key].write(update)
+    def _open(self, training: TrainingDescription) -> _TrainingFiles:
+        return _TrainingFiles(self._folder / (training.project or "default") / run_name(training), training)
 
-    def close(self) -> None:
-        self._close_all()
+    def _log(self, run: _TrainingFiles, update: TrainingUpdate) -> None:
+        run.write(update)
 
-    def _close_all(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+    def _finish(self, run: _TrainingFiles) -> None:
+        run.close()
 
 
 class _TrainingFiles:

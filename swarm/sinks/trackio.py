@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from swarm.sinks.base import ChosenEpisode, TrainingUpdate
-from swarm.sinks.rows import has_content, list_rows, run_name, settings_of
+from swarm.sinks.base import ChosenEpisode, TrainingDescription, TrainingUpdate
+from swarm.sinks.rows import RunSink, list_rows, run_name, settings_of
 
 if TYPE_CHECKING:
     from trackio import Run
@@ -15,15 +15,11 @@ if TYPE_CHECKING:
 LIBRARY = "trackio"
 
 
-class TrackioSink:
-    """The sink of Trackio's projects, in TRACKIO_DIR or the cache of Hugging Face. One run is open at a time.
+class TrackioSink(RunSink["Run"]):
+    """The sink of Trackio's projects, in TRACKIO_DIR or the cache of Hugging Face.
 
     Trackio deletes no values, so undone steps stay in its curves beside those that took their place.
     """
-
-    def __init__(self) -> None:
-        self._key: str | None = None
-        self._run: Run | None = None
 
     @property
     def place(self) -> str:
@@ -38,47 +34,33 @@ class TrackioSink:
         projects = SQLiteStorage.get_projects()
         return any(run.name.endswith(f"-{key}") for project in projects for run in Api().runs(project))
 
-    def write(self, update: TrainingUpdate) -> None:
-        """Store an update. Raises what Trackio raises."""
+    def _open(self, training: TrainingDescription) -> Run:
+        import trackio
+
+        return trackio.init(
+            training.project or "default",
+            run_name(training),
+            config=settings_of(training),
+            resume="allow",
+            embed=False,
+            # The machine is that of the recorder; its readings come with the updates.
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def _log(self, run: Run, update: TrainingUpdate) -> None:
         from trackio import Trace
 
-        if self._key != update.training.key and not has_content(update):
-            return
-        run = self._run_of(update)
         for step, _, values in list_rows(update):
             run.log(dict(values), step=step)
         for episode in update.episodes:
-            run.log({f"episodes/{episode.chosen_as}": Trace(_messages(episode), _metadata(episode))}, step=episode.step)
+            trace = Trace([dict(message) for message in episode.messages], _metadata(episode))
+            run.log({f"episodes/{episode.chosen_as}": trace}, step=episode.step)
         for reading in update.system:
             run.log_system(dict(reading.values))
 
-    def close(self) -> None:
-        if self._run is not None:
-            self._run.finish()
-        self._key = self._run = None
-
-    def _run_of(self, update: TrainingUpdate) -> Run:
-        import trackio
-
-        training = update.training
-        if self._run is None or self._key != training.key:
-            self.close()
-            self._run = trackio.init(
-                training.project or "default",
-                run_name(training),
-                config=settings_of(training),
-                resume="allow",
-                embed=False,
-                # The machine is that of the recorder; its readings come with the updates.
-                auto_log_gpu=False,
-                auto_log_cpu=False,
-            )
-            self._key = training.key
-        return self._run
-
-
-def _messages(episode: ChosenEpisode) -> list[dict[str, Any]]:
-    return [dict(message) for message in episode.messages]
+    def _finish(self, run: Run) -> None:
+        run.finish()
 
 
 def _metadata(episode: ChosenEpisode) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -138,33 +138,12 @@ def test_a_ledger_in_use_is_ok_and_names_the_process(home: Path) -> None:
     assert f"in use by process {os.getpid()}" in finding.message
 
 
-def damage(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[4096 : 4096 * 6] = os.urandom(4096 * 5)
-    path.write_bytes(data)
-
-
-def of_another_version(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
+def test_a_ledger_that_cannot_be_used_fails_and_is_left_as_it_was(home: Path) -> None:
+    with closing(sqlite3.connect(home / "ledger.db")) as connection:
         connection.execute("PRAGMA user_version = 99")
-
-
-def replace_by_another_program(path: Path) -> None:
-    path.unlink()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE recipes (name TEXT)")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "fragment"),
-    [(damage, "damaged"), (of_another_version, "schema 99"), (replace_by_another_program, "not a ledger")],
-    ids=["damaged", "of another version", "of another program"],
-)
-def test_a_ledger_that_cannot_be_used_fails_and_is_left_as_it_was(home: Path, spoil: Any, fragment: str) -> None:
-    spoil(home / "ledger.db")
     before = files(home)
     finding = check_ledger(home)
-    assert finding.verdict is Health.FAIL and fragment in finding.message and finding.remedy
+    assert finding.verdict is Health.FAIL and "schema 99" in finding.message and finding.remedy
     assert files(home) == before
 
 
@@ -204,20 +183,9 @@ def test_a_free_port_and_a_running_server_are_ok(start_server: Any) -> None:
     assert stranger.verdict is Health.OK and "does not accept the token" in stranger.message
 
 
-class Stranger(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("content-length", "5")
-        self.end_headers()
-        self.wfile.write(b"hello")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture
 def other_program() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as http:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield http.server_address[1]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -15,7 +13,6 @@ from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_
 
 from swarm import SwarmClient, TrainingComplete, TrainJob
 from swarm.errors import BadRequest
-from swarm.ledger import Ledger
 from swarm.schemas import EngineState
 
 pytestmark = pytest.mark.timeout(400)
@@ -120,6 +117,8 @@ def test_more_steps_go_on_from_the_weights_of_a_finished_job(start_server: Any, 
         assert wait_for_step(http, 2)["weight_version"] == 2
         assert http.get("/v1/swarm/status").json()["state"] == ("ROLLING" if more is None else "COMPLETE")
         assert [batch["step"] for batch in http.get("/v1/swarm/batches").json()["batches"]] == [2, 1]
+        [extended] = [event.detail for event in client.past_events() if event.kind == "job.extended"]
+        assert extended == {"job_id": 1, "from": 1, "to": more}
 
 
 def test_more_steps_are_taken_while_the_job_rolls_and_held_episodes_begin(start_server: Any) -> None:
@@ -161,23 +160,6 @@ def test_a_stopped_job_goes_on_with_more_steps(start_server: Any) -> None:
         status = client.auto_sync_train_config_and_start_engine(with_steps(2))
         assert (status.state, status.step) == ("ROLLING", 1)
         finish(http, with_steps(2))
-
-
-async def extended_job(path: Path) -> dict[str, Any]:
-    with closing(Ledger.open(path)) as ledger:
-        await ledger.record_job({"total_steps": 1}, {"total_steps": 1})
-        row = await ledger.extend_job({"total_steps": 2}, {"total_steps": 2})
-        [_, event] = await ledger.events()
-        return {"job_id": row.job_id, "job": dict(row.job), "kind": event.kind, "detail": dict(event.detail)}
-
-
-def test_the_ledger_keeps_the_run_and_says_how_its_end_changed(tmp_path: Path) -> None:
-    assert asyncio.run(extended_job(tmp_path / "ledger.db")) == {
-        "job_id": 1,
-        "job": {"total_steps": 2},
-        "kind": "job.extended",
-        "detail": {"job_id": 1, "from": 1, "to": 2},
-    }
 
 
 def test_a_chat_of_an_episode_that_outlives_the_last_step_is_answered(start_server: Any) -> None:

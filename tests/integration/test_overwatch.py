@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import html
 import json
 import shutil
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,24 +110,6 @@ def test_a_server_that_was_never_there_is_waited_for() -> None:
         assert app.return_code == 0
 
     asyncio.run(watch())
-
-
-def test_whoever_leaves_before_a_question_is_asked_leaves_no_coroutine_behind() -> None:
-    async def watch() -> None:
-        app = Dashboard(Watcher("http://127.0.0.1:9", None), every_s=60)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await until(lambda: "unreachable since" in screen_of(app), pilot)
-            await app.workers.wait_for_complete()
-            app._look()
-            app.workers.cancel_all()
-
-    # What earlier tests left is none of this one's.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        gc.collect()
-    asyncio.run(watch())
-    # One that was never awaited is complained of when it is collected, which fails the test.
-    gc.collect()
 
 
 def test_once_prints_one_snapshot_and_needs_no_terminal(trained: str) -> None:

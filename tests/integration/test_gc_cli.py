@@ -4,161 +4,105 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Iterator
+import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from batch_support import make_episode
-from tests_support import run_batch, wait_for_state, wait_for_step
-from typer.testing import CliRunner
+from command_line import run_swarm
+from server_processes import serving
+from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
-from swarm.backends.fake import FakeSampler, FakeTrainer
-from swarm.cli import app
 from swarm.job import TrainJob
-from swarm.ledger import EpisodeRow, Ledger, ReportedResult
-from swarm.schemas import EngineState, EpisodeState
-from swarm.trainer.checkpoints import run_directory
-from swarm.types import (
-    EpisodeType,
-    FinishReason,
-    ForkReason,
-    Group,
-    SamplingParams,
-    StepReport,
-    TrainBatch,
-    Turn,
-    WeightVersion,
-)
+from swarm.ledger import Ledger
+from swarm.schemas import EpisodeState
 
 pytestmark = pytest.mark.timeout(400)
 
-JOB = TrainJob(engine="fake", batch_size=1, num_repeat=2, drain_timeout_s=1)
-TEXT = "Please tell me which of these words is the longest one, and why that is so: apple, banana, strawberry. "
+JOB = TrainJob(engine="fake", batch_size=5, num_repeat=2, drain_timeout_s=1)
+RUN = Path("swarm/default/run-0001")
 
 
-@dataclass
-class Filler:
-    """Writes what a server would have written, without one."""
+@dataclass(frozen=True)
+class Home:
+    """The home of a server that was killed after six steps, with two episodes of the next batch.
 
-    ledger: Ledger
-    calls: int = 1
-    """How many calls each episode has."""
+    The newest checkpoint is that of step 4. `trained` are the episodes of each step.
+    """
 
-    async def episode(self, name: str, step: int, *, is_ended: bool = True) -> None:
-        now = time.time()
-        await self.ledger.begin_episode(
-            EpisodeRow(name, EpisodeType.TRAIN, "laptop", f"{hash(name) & 2**256 - 1:064x}", now, 240.0, now + 1800)
-        )
-        for index in range(self.calls):
-            await self.ledger.add_turns([_turn(name, step, index)])
-        if is_ended:
-            await self.ledger.end_episode(
-                ReportedResult(
-                    name,
-                    idempotency_key=name,
-                    payload_digest="0" * 64,
-                    task_id=f"task-{step}",
-                    reward=1.0,
-                    is_success=True,
-                    metadata={},
-                    ended_at=now,
-                )
-            )
-
-    async def step(self, step: int, episodes: int) -> None:
-        names = [f"episode-{step}-{number}" for number in range(episodes)]
-        await asyncio.gather(*(self.episode(name, step) for name in names))
-        await self.ledger.close_batch(f"batch-{step}", step, [names], [])
-        version = WeightVersion(version=step, step=step, published_at=time.time())
-        await self.ledger.finish_batch(StepReport(f"batch-{step}", step, version, {"critic/score/mean": 1.0}, {}))
+    path: Path
+    trained: dict[int, set[str]]
+    waits: str
+    runs: str
 
 
-def _turn(name: str, step: int, index: int) -> Turn:
-    """One of several calls, each of which reads what the ones before read and sampled."""
-    read = tuple(40 + number % 50 for number in range(80))
-    prompt = (*(read + read[:40]) * index, *read)
-    said = [{"role": "user", "content": TEXT + name}, {"role": "assistant", "content": TEXT[:60]}]
-    return Turn(
-        episode_id=name, index=index, prompt_ids=prompt, output_ids_T=read[:40],
-        logprobs_T=tuple(-0.01 * number for number in range(40)), weight_versions_T=(step - 1,) * 40,
-        finish_reason=FinishReason.STOP, params=SamplingParams(max_tokens=64),
-        messages=(*(said * index), said[0]), reply=said[1],
-        tools=(), parent=index - 1 if index else None, fork_reason=None if index else ForkReason.NEW_CONVERSATION,
-        started_at=1.0, ended_at=2.0,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    directory = tmp_path_factory.mktemp("killed")
+    home, trained = directory / "home", dict[int, set[str]]()
+    with serving(home, "--job", str(JOB.dump_job_as_yaml(directory / "job.yaml"))) as (process, http, _):
+        wait_for_state(http, "ROLLING")
+        for step in range(1, 7):
+            run_batch(http, tasks=5, repeats=2, name=f"step-{step}")
+            wait_for_step(http, step)
+            wait_for_state(http, "ROLLING")
+            rows = http.get("/v1/swarm/episodes", params={"state": "trained", "limit": 1000}).json()["episodes"]
+            trained[step] = {row["episode_id"] for row in rows} - set().union(*trained.values())
+            if step == 4:
+                http.post("/v1/swarm/engine/checkpoint").raise_for_status()
+        waits, runs = begin(http), begin(http)
+        end(http, waits, task_id="half", reward=1.0, call=True)
+        chat(http, runs, "Hello")
+        process.kill()
+        process.wait(60)
+    shutil.rmtree(home / RUN / "recovery", ignore_errors=True)
+    (home / RUN / "recovery").mkdir()
+    (home / RUN / "checkpoints" / "step-000004").rename(home / RUN / "recovery" / "step-000004")
+    return Home(home, trained, waits["episode_id"], runs["episode_id"])
 
 
-async def fill(home: Path, *, steps: int, episodes: int, checkpoint_at: int, calls: int = 1) -> None:
-    """A server's home that was killed after `steps` steps of so many episodes, with two episodes of the next batch."""
-    ledger = Ledger.open(home / "ledger.db")
-    try:
-        row = await ledger.record_job(
-            JOB.model_dump(mode="json", exclude_defaults=True), JOB.resolve().model_dump(mode="json")
-        )
-        filler = Filler(ledger, calls)
-        for step in range(1, steps + 1):
-            await filler.step(step, episodes)
-        await filler.episode("waits", steps + 1)
-        await filler.episode("runs", steps + 1, is_ended=False)
-        await ledger.record_state(EngineState.ROLLING)
-    finally:
-        ledger.close()
-    engine = FakeSampler()
-    await engine.start()
-    engine.weight_version = checkpoint_at - 1
-    trainer = FakeTrainer(engine, JOB)
-    await trainer.train(TrainBatch("b", checkpoint_at, (Group("t", (make_episode("e", "t"),)),)))
-    run = run_directory(home, JOB.project_name, JOB.experiment_name, row.job_id)
-    await trainer.save(run / "recovery" / f"step-{checkpoint_at:06d}")
+@pytest.fixture
+def home(killed: Home, tmp_path: Path) -> Path:
+    """A copy of that home."""
+    return Path(shutil.copytree(killed.path, tmp_path / "home"))
 
 
 def gc(home: Path, *words: str) -> dict[str, Any]:
-    done = CliRunner().invoke(app, ["gc", "--home", str(home), "--json", *words])
+    done = run_swarm("gc", "--home", str(home), "--json", *words)
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
 def tokens_of(home: Path) -> dict[str, int]:
     """How many turns each episode has on record, of those that have had any."""
-    ledger = Ledger.open(home / "ledger.db")
-    try:
+    with closing(Ledger.open(home / "ledger.db")) as ledger:
 
         async def count() -> dict[str, int]:
             rows = (await ledger.episodes(limit=1000)).episodes
             return {row.episode_id: len(await ledger.turns(row.episode_id)) for row in rows}
 
         return asyncio.run(count())
-    finally:
-        ledger.close()
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    asyncio.run(fill(tmp_path / "home", steps=6, episodes=40, checkpoint_at=4, calls=2))
-    yield tmp_path / "home"
-
-
-def test_what_a_server_needs_stays_and_the_rest_of_the_tokens_go(home: Path) -> None:
-    before = (home / "ledger.db").stat().st_size
+def test_what_a_server_needs_stays_and_the_rest_of_the_tokens_go(killed: Home, home: Path) -> None:
     would = gc(home, "--dry-run")
-    assert (home / "ledger.db").stat().st_size == before and all(tokens_of(home).values())
+    assert all(tokens_of(home).values())
+    before = (home / "ledger.db").stat().st_size
     done = gc(home)
-    assert (would["episodes"], done["episodes"], done["turns"], done["kept_after_step"]) == (160, 160, 320, 4)
+    assert (would["episodes"], done["episodes"], done["turns"], done["kept_after_step"]) == (40, 40, 40, 4)
     assert done["ledger_bytes_before"] == before > done["ledger_bytes_after"] == (home / "ledger.db").stat().st_size
-    assert would["ledger_bytes_after"] == pytest.approx(done["ledger_bytes_after"], rel=0.2)
     left = tokens_of(home)
-    assert {name for name, turns in left.items() if turns} == {
-        "runs", "waits", *(f"episode-{step}-{number}" for step in (5, 6) for number in range(40)),
-    }  # fmt: skip
-    assert len(left) == 242
+    kept = {killed.runs, killed.waits, *killed.trained[5], *killed.trained[6]}
+    assert {name for name, turns in left.items() if turns} == kept and len(left) == 62
     assert gc(home)["episodes"] == 0
 
 
-def test_a_server_goes_on_after_it_and_goes_back_only_to_steps_that_are_left(home: Path, start_server: Any) -> None:
+def test_a_server_goes_on_after_it_and_goes_back_only_to_steps_that_are_left(
+    killed: Home, home: Path, start_server: Any
+) -> None:
     gc(home)
     with httpx.Client(base_url=start_server(home=home).url, timeout=60) as http:
         status = wait_for_state(http, "ROLLING")
@@ -166,11 +110,11 @@ def test_a_server_goes_on_after_it_and_goes_back_only_to_steps_that_are_left(hom
         assert status["disk"]["ledger_bytes"] > 0 and status["disk"]["recovery_bytes"] > 0
         lost = http.post("/v1/swarm/engine/load", json={"step": 2})
         assert lost.status_code == 404 and "`swarm gc` deleted the tokens of step 1" in lost.json()["error"]["message"]
-        old = http.get("/v1/swarm/episodes/episode-1-0").json()
-        assert (old["episode"]["state"], old["episode"]["reward"], old["turns"]) == (EpisodeState.TRAINED, 1.0, [])
+        old = http.get(f"/v1/swarm/episodes/{min(killed.trained[1])}").json()
+        assert (old["episode"]["state"], old["turns"]) == (EpisodeState.TRAINED, [])
         assert http.post("/v1/swarm/engine/load", json={"step": 5}).status_code == 200
         assert wait_for_state(http, "ROLLING")["step"] == 5
-        run_batch(http, tasks=1, repeats=2)
+        run_batch(http, tasks=5, repeats=2)
         wait_for_step(http, 6)
 
 
@@ -179,7 +123,7 @@ def test_tokens_of_the_last_days_stay_if_that_is_asked_for(home: Path) -> None:
 
 
 def test_without_a_whole_checkpoint_every_trained_batch_is_needed(home: Path) -> None:
-    (checkpoint,) = (home / "swarm" / "default" / "run-0001" / "recovery").iterdir()
+    (checkpoint,) = (home / RUN / "recovery").iterdir()
     state = checkpoint / "fake_trainer.json"
     state.write_text(state.read_text() + " ")
     done = gc(home)
@@ -187,11 +131,10 @@ def test_without_a_whole_checkpoint_every_trained_batch_is_needed(home: Path) ->
 
 
 def test_the_run_before_gives_up_its_tokens_and_all_but_its_newest_checkpoint(home: Path) -> None:
-    run = home / "swarm" / "default" / "run-0001"
+    run = home / RUN
     (run / "recovery" / "step-000002").mkdir()
-    ledger = Ledger.open(home / "ledger.db")
-    asyncio.run(ledger.record_job({"engine": "fake", "seed": 1}, JOB.resolve().model_dump(mode="json")))
-    ledger.close()
+    with closing(Ledger.open(home / "ledger.db")) as ledger:
+        asyncio.run(ledger.record_job({"engine": "fake", "seed": 1}, JOB.resolve().model_dump(mode="json")))
     done = gc(home)
     assert done["removed"] == [str(run / "recovery" / "step-000002")]
     assert [path.name for path in (run / "recovery").iterdir()] == ["step-000004"]
@@ -200,7 +143,7 @@ def test_the_run_before_gives_up_its_tokens_and_all_but_its_newest_checkpoint(ho
 
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])
 def test_a_home_without_a_ledger_is_not_found_and_left_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(app, ["gc", "--home", str(tmp_path / "none"), *words])
+    done = run_swarm("gc", "--home", str(tmp_path / "none"), *words)
     assert done.exit_code == 3 and "holds no ledger" in done.stderr
     assert not (tmp_path / "none").exists()
 
@@ -209,8 +152,6 @@ def test_a_running_server_keeps_its_ledger_and_only_a_dry_run_looks_at_it(tmp_pa
     server = start_server(JOB)
     with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
-        run_batch(http, tasks=1, repeats=2)
-        wait_for_step(http, 1)
-    refused = CliRunner().invoke(app, ["gc", "--home", str(server.home)])
+    refused = run_swarm("gc", "--home", str(server.home))
     assert refused.exit_code == 75 and "in use by process" in refused.stderr
     assert gc(server.home, "--dry-run")["dry_run"] is True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -65,14 +65,12 @@ class AgentLook:
     """The signs in the code of an agent of who writes its replies.
 
     `computed` are the lines of replies that the code computes from the question. `checked` are lines at which a reply
-    of the model is compared with something computed from the question. `mixed` are lines at which a name that is
-    replied with gets a computed value. `asks_model` is true if the agent uses its model, and `replies_of_model` if some
-    reply depends on it.
+    of the model is compared with something computed from the question. `asks_model` is true if the agent uses its
+    model, and `replies_of_model` if some reply depends on it.
     """
 
     computed: tuple[int, ...] = ()
     checked: tuple[int, ...] = ()
-    mixed: tuple[int, ...] = ()
     asks_model: bool = True
     replies_of_model: bool = True
 
@@ -169,7 +167,6 @@ class ProgramCode:
                 reply.lineno for reply in replies if flow.is_of_question(reply) and not flow.is_of_model(reply)
             ),
             checked=tuple(_checks(agent, flow)),
-            mixed=tuple(_mixtures(flow, of_model)),
             asks_model=any(isinstance(node, ast.Name) and node.id == model for node in ast.walk(agent)),
             replies_of_model=bool(of_model),
         )
@@ -508,12 +505,3 @@ def _is_raw(value: ast.expr) -> bool:
             return _is_raw(inner)
         case _:
             return False
-
-
-def _mixtures(flow: _Flow, replied: Iterable[ast.expr]) -> Iterator[int]:
-    """Yield the lines at which a name that is replied with gets a value that the code computes from the question."""
-    names = {value.id for value in replied if isinstance(value, ast.Name)}
-    for name, value in flow.assigned:
-        is_computed = flow.is_of_question(value) and not flow.is_of_model(value)
-        if name in names and is_computed:
-            yield value.lineno

@@ -42,7 +42,7 @@ from researcher.report.formats import (
 )
 from researcher.report.numbers.curves import compare_speed
 from researcher.report.numbers.facts import ENDED_WITHOUT_SCORE, ArmFacts, StudyFacts
-from researcher.report.numbers.search import JudgedAblation, StageUse
+from researcher.report.numbers.search import JudgedAblation
 from researcher.report.page import render_body
 
 if TYPE_CHECKING:
@@ -178,7 +178,6 @@ def _contents(facts: StudyFacts) -> dict[str, Any]:
         "search": facts.exploration,
         "tried": _tried(facts),
         "failures": _failures(tree),
-        "stages": [_stage(item) for item in facts.exploration.stages] if facts.exploration is not None else [],
         "pretenders": [arm for arm in tree if arm.failure is ArmFailure.NOT_AS_CLAIMED],
         "checks": [(arm, _last_count(arm.trials)) for arm in tree if arm.statement],
         "reviews": [(item, names.get(item.experiment_id, "?")) for item in facts.planner.reviews],
@@ -304,16 +303,6 @@ def _failures(tree: Iterable[SearchArm]) -> Mapping[ArmFailure, list[SearchArm]]
         if arm.failure is not None:
             found.setdefault(arm.failure, []).append(arm)
     return found
-
-
-def _stage(item: StageUse) -> tuple[str, str, str, str, str]:
-    return (
-        item.stage,
-        f"{100 * item.part:g} %",
-        "–" if item.runs is None else f"{item.runs:.4g}",
-        "–" if item.most_runs is None else f"{item.most_runs:.4g}",
-        "–" if item.seconds is None else format_amount(item.seconds),
-    )
 
 
 def _last_count(trials: tuple[ProgramTrial, ...]) -> str:

@@ -26,8 +26,6 @@ HARDLY_OF_MODEL = 0.1
 """Below this share of its characters, no reply of a model is left, whatever was put around it."""
 SUSPICIOUS_BLANK = 0.3
 """The gain over the plain agent with random letters from which on it is told."""
-_CLAIMED = (("schedule", ("curriculum", "schedule")), ("reward", ("shaped reward", "reward shaping", "shaping reward")))
-"""Functions of a program, with the words by which the purpose of an arm claims them."""
 LEAST_STEPS = 8
 """A training with fewer steps shows no trend."""
 RISE = 0.25
@@ -76,7 +74,7 @@ class RulesReviewer:
             train = self.open_environment(experiment.train_environment or charter.environment)
             yield from self._of_reward(code, train, trials)
             yield from _of_trainings(self.store, charter, experiment)
-        yield from self._of_claims(experiment, code)
+        yield from self._of_claims(experiment)
 
     def _of_reward(
         self, code: ProgramCode, environment: Environment, trials: Sequence[ProgramTrial]
@@ -91,7 +89,7 @@ class RulesReviewer:
     def _of_replies(self, experiment: Experiment, look: AgentLook | None) -> Iterator[Objection]:
         """Yield objections to replies that the model did not write."""
         share = _model_share(self.store, self.study_id, experiment)
-        is_suspicious = look is not None and bool(look.mixed or look.checked or look.computed)
+        is_suspicious = look is not None and bool(look.checked or look.computed)
         if share is not None and share < NOT_FROM_MODEL_BELOW:
             yield Objection(
                 ObjectionKind.SOLVED_IN_CODE,
@@ -101,7 +99,7 @@ class RulesReviewer:
         if look is not None:
             yield from _of_agent(look)
 
-    def _of_claims(self, experiment: Experiment, code: ProgramCode) -> Iterator[Objection]:
+    def _of_claims(self, experiment: Experiment) -> Iterator[Objection]:
         """Yield objections to an arm that is not what it says it is."""
         arms = self.store.list_experiments(self.study_id)
         parent = next((each for each in arms if each.id == experiment.parent_id), None)
@@ -111,12 +109,6 @@ class RulesReviewer:
                 f"Its program and its settings are those of {parent.name}, from which it was to differ.",
                 is_grave=True,
             )
-        for function, words in _CLAIMED:
-            claimed = next((word for word in words if word in experiment.purpose.lower()), None)
-            if claimed is not None and function not in code.functions:
-                yield Objection(
-                    ObjectionKind.NOT_AS_CLAIMED, f"Its purpose names a {claimed}, and its program has no {function}."
-                )
 
 
 def _of_trainings(store: ExperimentStore, charter: Charter, experiment: Experiment) -> Iterator[Objection]:
@@ -195,11 +187,6 @@ def _of_agent(look: AgentLook) -> Iterator[Objection]:
             ObjectionKind.SOLVED_IN_CODE,
             f"Line {look.checked[0]}: it compares the model's reply with an answer that the code computes.",
             is_grave=True,
-        )
-    if look.mixed:
-        yield Objection(
-            ObjectionKind.SOLVED_IN_CODE,
-            f"Line {look.mixed[0]}: what it replies with may be computed from the question instead.",
         )
 
 

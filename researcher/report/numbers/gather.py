@@ -9,7 +9,6 @@ from dataclasses import replace
 from experiments_db import (
     EvaluationSummary,
     ExperimentStore,
-    Run,
     RunStatus,
     SearchArm,
     Severity,
@@ -102,7 +101,7 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         facts,
         test_comparisons=tested,
         contradicted=find_contradicted(charter, facts.candidates, tested),
-        exploration=gather_exploration(store, facts, tuple(tree.values()), history.plans, _last_trainings(runs)),
+        exploration=gather_exploration(charter, tuple(tree.values()), history.plans, facts.decisions),
         conversation=_find_conversation(store, facts),
         is_solving=_is_solving(store, study_id),
     )
@@ -137,16 +136,6 @@ def _last_claim(plans: Sequence[Plan], analyses: Mapping[int, Analysis]) -> Anal
     """Return the newest analysis of a plan that makes claims."""
     claiming = analyses.keys() - {plan.iteration for plan in plans if plan.stage is Stage.EXPLORE}
     return analyses[max(claiming)] if claiming else None
-
-
-def _last_trainings(runs: Mapping[str, list[RunFacts]]) -> list[Run]:
-    """Return the training that counts of each run that was begun, or else its last one."""
-    found: dict[tuple[str, int], RunFacts] = {}
-    for item in (item for of_arm in runs.values() for item in of_arm):
-        kept = found.get((item.arm, item.run.seed))
-        if (item.run.status is not RunStatus.PLANNED or item.run.server_url) and (kept is None or not kept.counts):
-            found[item.arm, item.run.seed] = item
-    return [item.run for item in found.values()]
 
 
 def _gather_runs(

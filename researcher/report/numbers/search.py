@@ -1,20 +1,16 @@
-"""The search of an exploring study: its rounds, the budget of its stages, and the confirmation of what it found."""
+"""The search of an exploring study: its rounds, its tree, and the confirmation of what it found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
-from experiments_db import ExperimentStore, IterationDocument, Operator, Outcome, Run, SearchArm, StoredDecision
+from experiments_db import Operator, Outcome, SearchArm, StoredDecision
 from researcher.analysis import Analysis, Comparison
 from researcher.charter import Charter
 from researcher.judge import Runs, compare_on_test
 from researcher.plan import Arm, Plan, Relation, Stage
 from researcher.record.scores import choose_for_plan
-
-if TYPE_CHECKING:
-    from researcher.report.numbers.facts import StudyFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +30,6 @@ class ExplorationRound:
 
 
 @dataclass(frozen=True, slots=True)
-class StageUse:
-    """The use of one stage: full runs, and seconds from launch to score.
-
-    `part` is its part of every limited budget. `most_runs` is the number of full runs that it may use; None without a
-    limit. `runs` and `seconds` are None where the record does not divide them.
-    """
-
-    stage: str
-    part: float
-    runs: float | None = None
-    most_runs: float | None = None
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Exploration:
     """The exploration of a study.
 
@@ -57,7 +38,6 @@ class Exploration:
 
     episodes: int
     rounds: tuple[ExplorationRound, ...] = ()
-    stages: tuple[StageUse, ...] = ()
     tree: tuple[SearchArm, ...] = field(default=())
 
     @property
@@ -86,22 +66,13 @@ class Exploration:
 
 
 def gather_exploration(
-    store: ExperimentStore,
-    facts: StudyFacts,
-    tree: tuple[SearchArm, ...],
-    plans: Sequence[Plan],
-    claiming: Sequence[Run],
+    charter: Charter, tree: tuple[SearchArm, ...], plans: Sequence[Plan], decisions: Iterable[StoredDecision]
 ) -> Exploration | None:
-    """Return the exploration of a study; None for a study without any.
-
-    `claiming` are the runs that verdicts rest on, one for each arm and seed.
-    """
-    charter = facts.charter
+    """Return the exploration of a study; None for a study without any."""
     if charter.search is None:
         return None
-    by_iteration = {decision.iteration: decision for decision in facts.decisions}
-    stages = _stages(charter, tree, plans, store.list_plans(facts.study.id), claiming)
-    return Exploration(charter.search.episodes, tuple(_rounds(plans, by_iteration)), stages, tree)
+    rounds = _rounds(plans, {decision.iteration: decision for decision in decisions})
+    return Exploration(charter.search.episodes, tuple(rounds), tree)
 
 
 def _rounds(plans: Iterable[Plan], decisions: Mapping[int, StoredDecision]) -> Iterable[ExplorationRound]:
@@ -122,52 +93,6 @@ def _rounds(plans: Iterable[Plan], decisions: Mapping[int, StoredDecision]) -> I
             decisions.get(plan.iteration),
         )
         known |= shares.keys()
-
-
-def _stages(
-    charter: Charter,
-    tree: Iterable[SearchArm],
-    plans: Sequence[Plan],
-    stored: Iterable[IterationDocument],
-    claiming: Sequence[Run],
-) -> tuple[StageUse, ...]:
-    """Return the use of each stage; what came after the first confirmation is of the reserve."""
-    assert charter.search is not None, "only an exploring study has stages"
-    split = charter.search.split
-    first = next((plan for plan in plans if plan.stage is Stage.CLAIM), None)
-    made_at = {plan.iteration: plan.created_at for plan in stored}
-    confirmed_at = None if first is None else made_at.get(first.iteration)
-    before, after = _Sum(), _Sum()
-    for arm in tree:
-        for item in arm.runs:
-            is_later = confirmed_at is not None and item.run.created_at >= confirmed_at
-            (after if is_later else before).add(item.cost, item.run)
-    confirming = _Sum()
-    for run in claiming:
-        (confirming if first is not None and run.seed in first.seeds else after).add(1.0, run)
-    most = charter.budget.max_runs
-    return (
-        StageUse("exploration", split.exploration, before.runs, charter.search.runs, before.seconds),
-        StageUse(
-            "confirmation", split.confirmation, confirming.runs, _part(most, split.confirmation), confirming.seconds
-        ),
-        StageUse("reserve", split.reserve, after.runs, _part(most, split.reserve), after.seconds),
-        StageUse("scores on the test split", split.test),
-    )
-
-
-@dataclass(slots=True)
-class _Sum:
-    runs: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, runs: float, run: Run) -> None:
-        self.runs += runs
-        self.seconds += run.duration_s or 0.0
-
-
-def _part(limit: int | None, part: float) -> float | None:
-    return None if limit is None else limit * part
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,14 +173,6 @@ def test_arm_with_program_and_settings_of_its_parent_is_not_as_claimed(
     assert (ObjectionKind.NOT_AS_CLAIMED in grave(look(store, environment, charter, study))) is found
 
 
-def test_function_that_the_purpose_names_and_the_program_lacks_is_told(
-    store: ExperimentStore, environment: Environment, charter: Charter
-) -> None:
-    purpose = "A curriculum from short words to long ones."
-    (told,) = review(store, environment, charter, PLAIN_AGENT, purpose=purpose)
-    assert (told.kind, told.is_grave) == (ObjectionKind.NOT_AS_CLAIMED, False)
-
-
 HOSTILE = Path(__file__).parents[2] / "hostile" / "programs"
 RISING = [0.1 * step for step in range(12)]
 FLAT = [0.3] * 12

@@ -35,8 +35,6 @@ from researcher.report.advice import next_steps
 from researcher.report.answer import answer
 from researcher.report.claims import check_claim
 from researcher.report.clauses import NOT_MEASURED, list_clauses
-from researcher.report.drawing.pictures import LIGHT, draw_picture
-from researcher.report.drawing.search_figure import draw_search_tree
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
 from researcher.report.numbers.planner_record import MOST_NOTES
@@ -274,6 +272,9 @@ def test_a_long_notebook_keeps_lessons_and_says_what_it_leaves_out(tmp_path: Pat
 
 
 def test_the_picture_has_each_arm_and_its_scores_as_data(facts: StudyFacts) -> None:
+    from researcher.report.drawing.pictures import LIGHT, draw_picture
+    from researcher.report.drawing.search_figure import draw_search_tree
+
     assert facts.exploration is not None
     picture = draw_picture(draw_search_tree(facts, facts.exploration), (LIGHT, LIGHT), is_main=False)
     rows = [line.split(",") for line in picture.csv.splitlines()[1:]]

@@ -30,7 +30,6 @@ from researcher.judge import Family, judge
 from researcher.judge.samples import ScoredRun
 from researcher.record.log import StudyLog, to_json
 from researcher.report import ReportPaths, build_report
-from researcher.report.drawing.figures import find_main
 from researcher.report.numbers.gather import gather
 from researcher.report.render import without_paths
 
@@ -387,6 +386,8 @@ def test_no_path_of_a_log_is_in_the_report(page):
     ],
 )
 def test_the_main_figure_is_the_one_that_shows_the_answer(store, study_id, judged_by, names, main):
+    from researcher.report.drawing.figures import find_main
+
     facts = gather(store, study_id)
     asked = replace(facts, charter=replace(facts.charter, judged_by=judged_by))
     assert find_main(asked, names) == main

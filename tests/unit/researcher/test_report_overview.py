@@ -19,7 +19,6 @@ from researcher.plan import Contrast, Relation
 from researcher.record.costs import ArmCost, AttemptCost, cost_flags
 from researcher.report.advice import limitations, recommendation
 from researcher.report.answer import answer
-from researcher.report.drawing.figures import draw_all
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
 from swarm import TrainJob
@@ -95,6 +94,8 @@ def test_whatever_is_to_be_known_of_a_recommended_arm_is_said(kept: StudyFacts) 
 
 def test_a_curve_that_ends_before_its_last_step_is_not_told_as_a_run_that_ended_early(kept: StudyFacts) -> None:
     """One that failed without a score has a curve, too, and is counted as failed."""
+    from researcher.report.drawing.figures import draw_all
+
     best = next(arm for arm in kept.arms if arm.name == BEST)
     first, *others = best.runs
     failed = replace(first, run=replace(first.run, diagnosis={"kind": "not_finite"}))

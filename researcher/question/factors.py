@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from swarm import TrainJob
+from swarm.job import TRAITS, Purpose
 
 PROGRAM, TRAIN_ENV = "program", "train_env"
 """The factors that are not settings of a job: the program of an arm, and the environment that it trains on."""
@@ -59,35 +60,24 @@ class FactorSpec:
         return TrainJob.model_fields[self.name].get_default(call_default_factory=True)
 
 
-_NAMES_RUN = "it names the run, and changes nothing that is learned"
-_HOW_LONG = "it bounds how long something is waited for; what is learned depends on it only where something hangs"
-_KEPT = "it says which checkpoints are kept, not what is learned: --keep-checkpoints"
-_MEASURED = "the evaluator measures all arms alike: --eval-every and --eval-episodes"
-_COMPUTED = "it says how the same numbers are computed: memory and time change, what is learned does not"
+_BY_PURPOSE: Mapping[Purpose, str] = {
+    Purpose.NAMING: "it names the run, and changes nothing that is learned",
+    Purpose.WAITING: "it bounds how long something is waited for; what is learned depends on it only where something"
+    " hangs",
+    Purpose.KEEPING: "it says which checkpoints are kept, not what is learned: --keep-checkpoints",
+    Purpose.SCORING: "the evaluator measures all arms alike: --eval-every and --eval-episodes",
+    Purpose.COMPUTING: "it says how the same numbers are computed: memory and time change, what is learned does not",
+}
 _ONE_REWARD = "it is about rewards by name, and a program of a study gives one reward"
 _CARRIED_OUT = "one study runs on one kind of server: begin a study for each, with --engine or --n-gpu"
 
 _NO_FACTORS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(("project_name", "experiment_name"), _NAMES_RUN),
+        **{name: _BY_PURPOSE[traits.purpose] for name, traits in TRAITS.items() if traits.purpose is not None},
         "resume_from": "an arm is trained on from its own checkpoint, which the study chooses",
         "seed": "a seed is a repetition of an arm: --seeds says how many there are",
         **dict.fromkeys(("engine", "n_gpu", "sampler"), _CARRIED_OUT),
-        **dict.fromkeys(
-            (
-                "drain_timeout_s",
-                "batch_timeout_s",
-                "group_timeout_s",
-                "stall_timeout_s",
-                "episode_timeout_s",
-                "eval_timeout_s",
-            ),
-            _HOW_LONG,
-        ),
-        **dict.fromkeys(("save_freq", "keep_last", "keep_best", "keep_best_metric"), _KEPT),
-        **dict.fromkeys(("eval_every", "eval_episodes", "eval_env"), _MEASURED),
         "guard": "a study watches the curves of its runs itself, by the same rules, and ends a run that is lost",
-        **dict.fromkeys(("ppo_max_token_len", "share_prefixes", "enable_gradient_checkpointing"), _COMPUTED),
         "mixture": "all tasks of an environment are of one source: compare environments with --train-env",
         **dict.fromkeys(("gdpo_reward_keys", "gdpo_reward_weights"), _ONE_REWARD),
         "sampler_options": "these are options of the sampler's own process: begin a study for each, with --job",

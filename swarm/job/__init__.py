@@ -13,6 +13,7 @@ from swarm.job.settings import TRAITS as TRAITS
 from swarm.job.settings import GuardMode as GuardMode
 from swarm.job.settings import LRScheduler as LRScheduler
 from swarm.job.settings import PolicyLoss as PolicyLoss
+from swarm.job.settings import Purpose as Purpose
 from swarm.job.settings import Reader as Reader
 from swarm.job.settings import ReasoningParser as ReasoningParser
 from swarm.job.settings import ToolParser as ToolParser

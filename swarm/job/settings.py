@@ -68,6 +68,16 @@ class Reader(StrEnum):
     STEP = "step"
 
 
+class Purpose(StrEnum):
+    """The purpose of a setting that does not change what is learned. No study compares values of such a setting."""
+
+    NAMING = "naming"
+    WAITING = "waiting"
+    KEEPING = "keeping"
+    SCORING = "scoring"
+    COMPUTING = "computing"
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
     """The traits of one setting. A field of a job has them in its annotation.
@@ -82,6 +92,8 @@ class Traits:
     """False if engine verl cannot change the setting while the job runs."""
     of_sampling: bool = False
     """True if the setting can change what the model says before a step is trained, and so the base score."""
+    purpose: Purpose | None = None
+    """None if the setting may change what is learned, so that studies may compare values of it."""
     algorithm: str | None = None
     """The only algorithm that reads the setting. With another one, a job must leave it out."""
     needed: str = ""
@@ -93,6 +105,9 @@ class Traits:
 COLLECTED: Final = Traits(Reader.BATCH)
 SAMPLED: Final = Traits(Reader.BATCH, of_sampling=True)
 COUNTED: Final = Traits(Reader.STEP)
+WAITED: Final = replace(COLLECTED, purpose=Purpose.WAITING)
+KEPT: Final = replace(COUNTED, purpose=Purpose.KEEPING)
+SCORED: Final = replace(COUNTED, purpose=Purpose.SCORING)
 # verl's processes are built with their optimizer and their loss.
 LEARNED: Final = Traits(Reader.STEP, on_verl=False)
 
@@ -114,9 +129,9 @@ def fixed_sampling(reason: str) -> Traits:
     return Traits(fixed=f"{reason}: {NEW_RUN}", of_sampling=True)
 
 
-NAME: Final = another_run("it names the run", "with another name")
+NAME: Final = replace(another_run("it names the run", "with another name"), purpose=Purpose.NAMING)
 ALGORITHM: Final = Traits(fixed=f"networks and episodes are set up for it: {NEW_RUN}")
-BUILT: Final = Traits(fixed=f"the engine is built with it: {NEW_RUN}")
+BUILT: Final = Traits(fixed=f"the engine is built with it: {NEW_RUN}", purpose=Purpose.COMPUTING)
 ADAPTER: Final = Traits(
     fixed="the adapter is part of the model: write the whole model with swarm export --merge-lora, and begin a new run"
     " with a job of that model",
@@ -183,44 +198,52 @@ class JobSettings(DescribedModel):
     min_group: Annotated[int | None, COLLECTED] = Field(default=None, ge=1)
     """A group with fewer episodes than this is dropped and counted when its batch is closed. Default: 2, or 1 where
     `num_repeat` is 1."""
-    drain_timeout_s: Annotated[float, COLLECTED] = Field(default=30.0, gt=0, le=86_400)
+    drain_timeout_s: Annotated[float, WAITED] = Field(default=30.0, gt=0, le=86_400)
     """Seconds that a complete batch waits for episodes still running."""
-    batch_timeout_s: Annotated[float | None, COLLECTED] = Field(default=None, gt=0, le=86_400)
+    batch_timeout_s: Annotated[float | None, WAITED] = Field(default=None, gt=0, le=86_400)
     """Seconds after its first episode when a batch is closed with what it has. Default: no limit."""
-    group_timeout_s: Annotated[float, COLLECTED] = Field(default=GROUP_TIMEOUT_S, gt=0, le=86_400)
+    group_timeout_s: Annotated[float, WAITED] = Field(default=GROUP_TIMEOUT_S, gt=0, le=86_400)
     """Seconds after which a group counts with what it has, if none of its episodes runs or is asked for."""
-    stall_timeout_s: Annotated[float, COLLECTED] = Field(default=STALL_TIMEOUT_S, gt=0, le=86_400)
+    stall_timeout_s: Annotated[float, WAITED] = Field(default=STALL_TIMEOUT_S, gt=0, le=86_400)
     """Seconds after which a batch in which no train episode runs counts with what it has."""
     max_staleness: Annotated[int, COLLECTED] = Field(default=0, ge=0, le=1000)
     """By how many weight versions a trained token may be older than the weights that it trains. 0 is on-policy."""
     mixture: Annotated[dict[Identifier, float] | None, COLLECTED] = None
     """Share of each data source in a batch; the shares sum to 1. Default: whatever comes."""
-    episode_timeout_s: Annotated[float, SAMPLED] = Field(default=1800.0, gt=0, le=604_800)
+    episode_timeout_s: Annotated[float, replace(SAMPLED, purpose=Purpose.WAITING)] = Field(
+        default=1800.0, gt=0, le=604_800
+    )
     """Seconds after its begin when an episode is given up, whatever its client does."""
     total_steps: Annotated[int | None, COUNTED] = Field(default=None, ge=1)
     """Training steps after which the job is complete. Default: none, it goes on."""
-    save_freq: Annotated[int, COUNTED] = Field(default=0, ge=0)
+    save_freq: Annotated[int, KEPT] = Field(default=0, ge=0)
     """A checkpoint is kept every so many steps; 0 keeps none but those that crash recovery starts from."""
-    keep_last: Annotated[int | None, COUNTED] = Field(default=None, ge=1)
+    keep_last: Annotated[int | None, KEPT] = Field(default=None, ge=1)
     """How many of the checkpoints of `save_freq` stay, the newest. Default: all."""
-    keep_best: Annotated[int, COUNTED] = Field(default=0, ge=0)
+    keep_best: Annotated[int, KEPT] = Field(default=0, ge=0)
     """How many older ones stay besides, the best by `keep_best_metric`."""
-    keep_best_metric: Annotated[str, COUNTED] = Field(
+    keep_best_metric: Annotated[str, KEPT] = Field(
         default="critic/score/mean", pattern=r"^-?[\w./@+-]+$", max_length=200
     )
     """A metric of the step that made a checkpoint. The highest is best; with a minus before the name, the lowest."""
 
-    eval_every: Annotated[int, COUNTED] = Field(default=0, ge=0)
+    eval_every: Annotated[int, SCORED] = Field(default=0, ge=0)
     """Held-out episodes score the weights every so many steps, before the first and after the last; 0 is never. See
     [scores while it trains](http-api.md#scores-while-it-trains)."""
-    eval_episodes: Annotated[int, COUNTED] = Field(default=200, ge=1, le=100_000)
+    eval_episodes: Annotated[int, SCORED] = Field(default=200, ge=1, le=100_000)
     """Held-out episodes of each score."""
     eval_env: Annotated[
-        str | None, Traits(fixed="the evaluator is started with the run: start swarm eval --follow beside the run")
+        str | None,
+        Traits(
+            fixed="the evaluator is started with the run: start swarm eval --follow beside the run",
+            purpose=Purpose.SCORING,
+        ),
     ] = Field(default=None, min_length=1, max_length=200)
     """Environment that the server itself scores the weights on: a bundled one, or one that it offers by
     `swarm start --eval-env`. Default: none, evaluators come from elsewhere."""
-    eval_timeout_s: Annotated[float, COUNTED] = Field(default=EVAL_TIMEOUT_S, gt=0, le=86_400)
+    eval_timeout_s: Annotated[float, replace(COUNTED, purpose=Purpose.WAITING)] = Field(
+        default=EVAL_TIMEOUT_S, gt=0, le=86_400
+    )
     """Seconds that the next training step waits for a score that is due; then it goes on without."""
 
     guard: Annotated[GuardMode, COUNTED] = "warn"
@@ -248,7 +271,7 @@ class JobSettings(DescribedModel):
     """Passes over each batch."""
     mini_batch_num: Annotated[int, LEARNED] = Field(default=1, ge=1)
     """Optimizer updates per pass: a batch is split into so many minibatches."""
-    ppo_max_token_len: Annotated[int, LEARNED] = Field(default=16_384, ge=64)
+    ppo_max_token_len: Annotated[int, replace(LEARNED, purpose=Purpose.COMPUTING)] = Field(default=16_384, ge=64)
     """Tokens of one forward and backward pass: minibatches are cut into microbatches of at most so many."""
     share_prefixes: Annotated[Literal["auto", "off"], BUILT] = "auto"
     """Whether prefixes that samples of a minibatch have in common are computed once: `auto` where it saves time, on the

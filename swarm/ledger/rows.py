@@ -235,20 +235,10 @@ class EpisodeSlice:
 
 @dataclass(frozen=True, slots=True)
 class EndReceipt:
-    """The answer to the end of an episode. `replayed` is True if an earlier call with the same key ended it.
+    """The answer to the end of an episode. `replayed` is True if an earlier call with the same key ended it."""
 
-    `weight_versions` are all that sampled one of its tokens.
-    """
-
-    replayed: bool
-    state: EpisodeState
-    outcome: str | None
-    batch_id: str | None
-    ended_at: float
-    weight_versions: tuple[int, ...]
-    begun_at: float
-    use: ModelUse
-    model_share: float | None
+    episode: EpisodeRow
+    replayed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

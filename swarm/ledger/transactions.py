@@ -8,7 +8,8 @@ from dataclasses import replace
 from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
 from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
-from swarm.ledger.writes.episodes import SET_RESULT, ReportedResult, close_episode, receipt_of
+from swarm.ledger.tables import EPISODES
+from swarm.ledger.writes.episodes import SET_RESULT, ReportedResult, close_episode
 from swarm.ledger.writes.events import count_acknowledged
 from swarm.ledger.writes.turns import add_use
 from swarm.schemas import EpisodeState
@@ -36,10 +37,10 @@ def prepare_episode(
     if inquiry_url is None and transaction(connection, transaction_sha256) is not None:
         raise Conflict("another episode of this server decides this transaction: draw a new transaction_id")
     add_use(connection, ending.episode_id, ending.unrecorded)
-    connection.execute(
+    row = connection.execute(
         f"UPDATE episodes SET state = 'prepared', ended_at = :ended_at, last_seen_at = :ended_at, {SET_RESULT},"
         " transaction_sha256 = :transaction_sha256, inquiry_url = :inquiry_url, model_share = :model_share"
-        " WHERE episode_id = :episode_id",
+        " WHERE episode_id = :episode_id RETURNING *",
         {
             **ending.result_columns(),
             "ended_at": ending.ended_at,
@@ -47,9 +48,8 @@ def prepare_episode(
             "transaction_sha256": transaction_sha256,
             "inquiry_url": inquiry_url,
         },
-    )
-    # The row is read again because RETURNING gives whole numbers of a REAL column as integers.
-    return receipt_of(queries.episode(connection, ending.episode_id), replayed=False)
+    ).fetchone()
+    return EndReceipt(EPISODES.decode(row), replayed=False)
 
 
 def commit_episode(
@@ -68,16 +68,16 @@ def commit_episode(
     if present.state in _GIVEN_UP:
         raise _over(present)
     if present.state is not EpisodeState.PREPARED:
-        return receipt_of(present)
+        return EndReceipt(present)
     if present.inquiry_url is None and ended_at > (present.ended_at or 0.0) + COMMIT_LIMIT_S:
         close_episode(connection, episode_id, EpisodeState.EXPIRED, COMMIT_TIMEOUT, ended_at=ended_at, is_prepared=True)
-        return receipt_of(queries.episode(connection, episode_id))
+        return EndReceipt(queries.episode(connection, episode_id))
     connection.execute(
         "UPDATE episodes SET state = 'completed', ended_at = ? WHERE episode_id = ?", (ended_at, episode_id)
     )
     count_acknowledged(connection)
     completed = replace(present, state=EpisodeState.COMPLETED, ended_at=ended_at)
-    return receipt_of(completed, replayed=False)
+    return EndReceipt(completed, replayed=False)
 
 
 def transaction(connection: sqlite3.Connection, transaction_sha256: str) -> EpisodeRow | None:
@@ -99,7 +99,7 @@ def _replay(row: EpisodeRow, ending: ReportedResult, transaction_sha256: str) ->
         raise IdempotencyMismatch(
             f"episode {row.episode_id} was prepared with another result in this transaction; the first one stands"
         )
-    return receipt_of(row)
+    return EndReceipt(row)
 
 
 def _require_same(row: EpisodeRow, transaction_sha256: str) -> None:

@@ -78,6 +78,8 @@ def _await_death(parent: int, child: subprocess.Popen[bytes]) -> None:
 def _end_group(child: subprocess.Popen[bytes]) -> None:
     for number, grace_s in (*GRACES_S, (signal.SIGKILL, KILL_TIMEOUT_S)):
         _signal_group(child, number)
+        # A stopped process handles a signal only once it goes on.
+        _signal_group(child, signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(grace_s)
             return

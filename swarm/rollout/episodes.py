@@ -253,7 +253,7 @@ class Episodes:
                 is_success=request.is_success,
                 turn_rewards=turn_rewards,
                 rewards=request.rewards,
-                ended_at=receipt.ended_at,
+                ended_at=receipt.episode.ended_at,
             )
             await self._complete(episode, row)
         return receipt

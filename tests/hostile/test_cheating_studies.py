@@ -12,20 +12,6 @@ from typing import Any
 
 import pytest
 from cheating_programs import CHECKS, EVADING, HINTED, REFUSED_BY_TEXT, REFUSED_BY_TRIAL, UNWRITTEN, WITHOUT_EFFECT
-from scripted_planner import Script, ScriptedPlanner
-from simulated_study import reports_without_images
-
-from experiments_db import ExperimentStatus, Operator, StudyStatus, Verdict, open_store
-from prompts import load
-from researcher.charter import Charter
-from researcher.history import Action, Decision, Response
-from researcher.loop import session as session_module
-from researcher.loop.session import work_on
-from researcher.plan import Arm, ArmProgram, Plan, Stage
-from researcher.planner.rules import build_rules_planner
-from researcher.record.exclusions import find_excluded
-from researcher.study.requests import create_study
-from researcher.study.settings import read_settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -50,46 +36,61 @@ GROUPS = {
 }
 
 
-class CheatingPlanner(ScriptedPlanner):
-    """A planner that tries all programs at once, confirms what leads, and answers that no objection applies."""
+def cheating_planner(charter: Any, programs: Mapping[str, str]) -> Any:
+    """Return a planner that tries all programs at once, confirms what leads, and answers that no objection applies."""
+    from researcher.planner.scripted import Script, ScriptedPlanner
 
-    def __init__(self, charter: Charter, programs: Mapping[str, str]) -> None:
-        job, base = {**charter.job}, charter.baseline
-        arms = [Arm(base, {"program": "plain"}, job, "the plain program", is_baseline=True)]
-        for name in programs:
-            arm = Arm(name, {"program": name}, job, f"a program that {name}", parent=base, operator=Operator.DRAFT)
-            arms.append(replace(arm, manipulation=CHECKS.get(name)))
-        rungs = {arm.name: int(job["total_steps"]) for arm in arms}
-        super().__init__(
-            Script(
-                charter,
-                (),
-                {base: load("program"), **programs},
-                [Decision(Action.CONFIRM, "One arm leads."), Decision(Action.STOP, "It is confirmed.")],
-                interpretations=[()] * 2,
-                rounds=[Plan(0, (), tuple(arms), (0,), "all programs", stage=Stage.EXPLORE, rungs=rungs)],
-                responses={name: Response("The objection does not apply.", False) for name in programs},
-            )
+    from experiments_db import Operator
+    from prompts import load
+    from researcher.history import Action, Decision, Response
+    from researcher.plan import Arm, ArmProgram, Plan, Stage
+
+    class CheatingPlanner(ScriptedPlanner):
+        def write_program(self, charter: Any, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
+            return replace(super().write_program(charter, arm, parent), trusted=arm.is_baseline)
+
+    job, base = {**charter.job}, charter.baseline
+    arms = [Arm(base, {"program": "plain"}, job, "the plain program", is_baseline=True)]
+    for name in programs:
+        arm = Arm(name, {"program": name}, job, f"a program that {name}", parent=base, operator=Operator.DRAFT)
+        arms.append(replace(arm, manipulation=CHECKS.get(name)))
+    rungs = {arm.name: int(job["total_steps"]) for arm in arms}
+    return CheatingPlanner(
+        Script(
+            charter,
+            (),
+            {base: load("program"), **programs},
+            [Decision(Action.CONFIRM, "One arm leads."), Decision(Action.STOP, "It is confirmed.")],
+            interpretations=[()] * 2,
+            rounds=[Plan(0, (), tuple(arms), (0,), "all programs", stage=Stage.EXPLORE, rungs=rungs)],
+            responses={name: Response("The objection does not apply.", False) for name in programs},
         )
-
-    def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
-        return replace(super().write_program(charter, arm, parent), trusted=arm.is_baseline)
+    )
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_no_program_that_cheats_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
+    from simulated_study import reports_without_images
+
+    from experiments_db import ExperimentStatus, StudyStatus, Verdict, open_store
+    from researcher.loop import session as session_module
+    from researcher.planner.rules import build_rules_planner
+    from researcher.record.exclusions import find_excluded
+    from researcher.study.requests import create_study
+    from researcher.study.settings import read_settings
+
     cheats = GROUPS[group]
     programs = {**cheats, HONEST: HINTED}
     monkeypatch.setattr(
         session_module,
         "_build_planner",
-        lambda settings, request, *_: CheatingPlanner(build_rules_planner(settings).frame(request), programs),
+        lambda settings, request, *_: cheating_planner(build_rules_planner(settings).frame(request), programs),
     )
     with reports_without_images(), open_store(tmp_path / "research.db") as store:
         # Room for each program, and then for the confirmation of the one that leads.
         settings = {**SETTINGS, "explore_runs": len(programs) + 2, "max_runs": len(programs) + 16}
         study = create_study(store, "Find the best program for word reversal", read_settings(settings))
-        work_on(store, study.id, tmp_path)
+        session_module.work_on(store, study.id, tmp_path)
         arms = {arm.id: arm for arm in store.list_experiments(study.id)}
         by_name = {arm.name: arm for arm in arms.values()}
         excluded = find_excluded(store, study.id)

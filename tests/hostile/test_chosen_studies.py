@@ -10,11 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments_db import StudyStatus, Verdict, open_store
-from researcher.loop.session import work_on
-from researcher.study.requests import create_study
-from researcher.study.settings import ProgramSetting, StudySettings
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TOPIC = "Which program trains word reversal best?"
@@ -66,6 +61,11 @@ LEVELS = {"in training and in evaluation": 0.35, "in evaluation alone": 0.25}
 
 @pytest.mark.parametrize("how", BREAKS)
 def test_no_program_is_kept_for_choosing_what_counts(tmp_path: Path, how: str) -> None:
+    from experiments_db import StudyStatus, Verdict, open_store
+    from researcher.loop.session import work_on
+    from researcher.study.requests import create_study
+    from researcher.study.settings import ProgramSetting, StudySettings
+
     code = CHOOSES.format(level=LEVELS["in training and in evaluation"], broken=BREAKS[how].format())
     programs = (ProgramSetting(name="plain", code=PLAIN), ProgramSetting(name="chooses", code=code))
     settings = StudySettings(

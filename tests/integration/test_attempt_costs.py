@@ -39,12 +39,14 @@ def text(reply: dict[str, Any]) -> str:
     return str(reply["choices"][0]["message"]["content"])
 
 
-def refused(http: httpx.Client, episode: dict[str, Any], **body: Any) -> str:
+def post(http: httpx.Client, episode: dict[str, Any], content: str = "Hello", **body: Any) -> httpx.Response:
     key = {"authorization": f"Bearer {episode['api_key']}"}
-    message = {"role": "user", "content": "Hello"}
-    reply = http.post(
-        "/v1/chat/completions", headers=key, json={"model": "default", "messages": [message], "max_tokens": 8, **body}
-    )
+    asked = {"model": "default", "messages": [{"role": "user", "content": content}], "max_tokens": 8, **body}
+    return http.post("/v1/chat/completions", headers=key, json=asked)
+
+
+def refused(http: httpx.Client, episode: dict[str, Any], **body: Any) -> str:
+    reply = post(http, episode, **body)
     assert reply.status_code == 403, reply.text
     return str(reply.json()["error"]["code"])
 
@@ -105,9 +107,7 @@ def test_calls_at_once_cannot_spend_more_than_the_episode_has(http: httpx.Client
     episode, replies = begin(http, **EVAL, max_tokens=40, max_calls=6), []
 
     def ask(number: int) -> None:
-        body = {"model": "default", "messages": [{"role": "user", "content": f"Hello {number}"}], "max_tokens": 16}
-        key = {"authorization": f"Bearer {episode['api_key']}"}
-        replies.append(http.post("/v1/chat/completions", headers=key, json={**body, "ignore_eos": True}).status_code)
+        replies.append(post(http, episode, f"Hello {number}", max_tokens=16, ignore_eos=True).status_code)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
     for thread in threads:
@@ -154,9 +154,7 @@ def test_a_call_that_gets_no_token_is_a_fault_of_the_system_and_counts_nothing(s
     with httpx.Client(base_url=server.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         episode = begin(http, **EVAL, max_calls=1)
-        key = {"authorization": f"Bearer {episode['api_key']}"}
-        body = {"model": "default", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-        assert http.post("/v1/chat/completions", headers=key, json=body).status_code == 503
+        assert post(http, episode, max_tokens=4).status_code == 503
         pace.stalled_name = None
         pace.token_delay_s = 0.0
         chat(http, episode, "Hello", max_tokens=4)
@@ -182,9 +180,7 @@ def test_a_call_that_gets_no_turn_beside_others_is_no_fault_of_the_system(
         wait_for_state(http, "ROLLING")
         episode = begin(http, **EVAL)
         long = pool.submit(chat, http, episode, "Hello", max_tokens=60)
-        key = {"authorization": f"Bearer {episode['api_key']}"}
-        body = {"model": "default", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-        refused = http.post("/v1/chat/completions", headers=key, json=body)
+        refused = post(http, episode, max_tokens=4)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "rollout_paused")
         long.result(60)
         usage = end(http, episode, task_id="t", reward=1.0)["usage"]

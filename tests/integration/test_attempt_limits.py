@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from experiments_db import open_store
-from researcher.cli import app
-from researcher.record.costs import ArmCost, cost_flags, cost_of_attempts, gather_costs
 from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
 from swarm.program import Program, measure
@@ -60,6 +57,10 @@ def test_a_limit_that_is_none_is_refused(words: list[str], capsys: pytest.Captur
 def test_the_limits_of_a_study_are_frozen_in_its_charter_and_hold_everywhere(
     start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from experiments_db import open_store
+    from researcher.cli import app
+    from researcher.record.costs import cost_flags, gather_costs
+
     server = start_server()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -115,6 +116,8 @@ def extract_and_wrap(task: Any, model: Any, session: Any) -> str:
 def test_what_a_program_does_beside_the_model_is_told_by_the_record_of_the_server(
     start_server: Any, agent: Any, said: list[str]
 ) -> None:
+    from researcher.record.costs import ArmCost, cost_flags, cost_of_attempts
+
     server = start_server(TrainJob(engine="fake"))
     environment = load_environment("reverse")
     with SwarmClient(server.url) as client:

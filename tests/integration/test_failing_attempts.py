@@ -8,7 +8,6 @@ import httpx
 import pytest
 from tests_support import begin, end
 
-from researcher.servers.jobs import diagnose_attempts
 from swarm import SwarmClient, TrainJob
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=5)
@@ -29,6 +28,8 @@ JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=5)
 def test_run_ends_once_its_program_has_failed_a_batch_of_attempts_and_most_of_them(
     start_server: Any, failed: int, done: int, reason: str, is_ended: bool
 ) -> None:
+    from researcher.servers.jobs import diagnose_attempts
+
     url = start_server(JOB).url
     with httpx.Client(base_url=url, timeout=60) as http, SwarmClient(url) as client:
         client.auto_sync_train_config_and_start_engine(JOB)

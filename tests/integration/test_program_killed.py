@@ -11,14 +11,7 @@ from typing import Any
 import psutil
 import pytest
 from process_support import command_of, descendants, is_running
-from simulated_study import reports_without_images
 from slow_samplers import Pace
-
-from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
-from researcher.loop.nodes.monitor import MAX_KILLS
-from researcher.loop.session import work_on
-from researcher.study.requests import create_study
-from researcher.study.settings import StudySettings
 
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
 PATIENCE_S = 240
@@ -28,7 +21,11 @@ pytestmark = pytest.mark.timeout(400)
 class StudyAtWork:
     """A study in a thread; `kill` ends the program of a run under way by kill -9."""
 
-    def __init__(self, store: ExperimentStore, home: Path, url: str) -> None:
+    def __init__(self, store: Any, home: Path, url: str) -> None:
+        from researcher.loop.session import work_on
+        from researcher.study.requests import create_study
+        from researcher.study.settings import StudySettings
+
         self.store = store
         self.home = home
         settings = StudySettings(engine="fake", steps=2, seeds=1, eval_episodes=4, servers=(url,))
@@ -72,11 +69,18 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> Pace:
 
 @pytest.fixture
 def at_work(tmp_path: Path, start_server: Callable[..., Any], pace: Pace) -> Iterator[StudyAtWork]:
+    from simulated_study import reports_without_images
+
+    from experiments_db import open_store
+
     with reports_without_images(), open_store(tmp_path / "research.db") as store:
         yield StudyAtWork(store, tmp_path, start_server().url)
 
 
 def test_run_goes_on_when_its_program_is_killed(at_work: StudyAtWork, pace: Pace) -> None:
+    from experiments_db import RunStatus, StudyStatus
+    from researcher.loop.nodes.monitor import MAX_KILLS
+
     for count in range(2):
         at_work.kill()
         while at_work.kinds().count("run.resumed") == count:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -101,9 +100,3 @@ def test_what_cannot_be_opened_is_one_line_and_a_documented_exit_code(
     done = swarm("env", "check", "verifiers:numbers?" + "&".join(f"{name}={value}" for name, value in named.items()))
     assert done.exit_code == code and done.stdout == ""
     assert done.stderr.count("\n") == 1 and message in done.stderr
-
-
-def test_no_interpreter_is_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SWARM_VERIFIERS_PYTHON", raising=False)
-    done = swarm(*shlex.split("env check verifiers:numbers"))
-    assert done.exit_code == 2 and "SWARM_VERIFIERS_PYTHON" in done.stderr

@@ -8,11 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shlex
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -137,22 +133,6 @@ def test_an_attempt_tells_what_was_said_and_how_it_was_judged(environment: Drive
     assert grade.details["metrics"] == {"letters": float(len(transcript[1]["content"].strip()))}
 
 
-def test_a_killed_worker_fails_attempts_under_way_and_the_next_one_has_another(
-    environment: DrivenEnvironment, url: str, tmp_path: Path
-) -> None:
-    begun = tmp_path / "begun"
-    os.mkfifo(begun)
-    options = {"task.judgement": "never", "task.begun": str(begun)}
-    with closing(opened(**options)) as endless, ThreadPoolExecutor(1) as pool:
-        for _ in range(2):
-            lost = pool.submit(attempt, endless, url)
-            assert begun.read_text() == "begun"
-            os.kill(endless._worker.pid, signal.SIGKILL)
-            failure = lost.exception(PATIENCE_S)
-            assert isinstance(failure, EnvironmentFailure) and "was killed by SIGKILL" in failure.message
-            assert is_transient(failure)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -197,21 +177,6 @@ def test_what_cannot_be_opened_is_refused_by_name(name: str, error: type[Excepti
     with pytest.raises(error, match=message) as failed:
         load_environment(name)
     assert "\n" not in str(failed.value)
-
-
-def test_the_worker_does_not_outlive_its_killed_parent() -> None:
-    program = (
-        "import sys; from swarm.environments import load_environment\n"
-        "print(load_environment(sys.argv[1])._worker.pid, flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", program, name_of()]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        worker = os.pidfd_open(int(parent.stdout.readline()))
-        os.kill(parent.pid, signal.SIGKILL)
-    ended, _, _ = select.select([worker], [], [], PATIENCE_S)
-    os.close(worker)
-    assert ended
 
 
 def test_the_library_sees_no_module_of_ours() -> None:

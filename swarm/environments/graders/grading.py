@@ -13,7 +13,7 @@ from swarm.environments.base import TIME_LIMIT_S, EnvironmentTask, Grade, Transc
 from swarm.environments.graders.judge import DEFAULT_PROMPT, MAX_CALLS, MAX_PAUSE_S, CallLog, ChatEndpoint, Judge
 from swarm.environments.graders.python_tests.sandboxed_tests import PythonTests
 from swarm.environments.graders.replies import JUDGE, PYTHON_TESTS, ReplyGrader, reply_grader
-from swarm.environments.sources.columns import Row
+from swarm.environments.sources.columns import Grader, Row
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.sandbox.sandbox import find_sandbox
 
@@ -21,8 +21,6 @@ TESTS_SECONDS, JUDGE_SECONDS = 10.0, 60.0
 TESTS_LIMIT_S = 600.0
 """Time limit for all tests of one reply, each of which starts its own sandbox."""
 CALLS_NAME = "judge_calls.jsonl"
-
-Grader = Callable[[EnvironmentTask, Transcript], Grade]
 
 AnswerGrader = Callable[[EnvironmentTask, str, object], Grade]
 """Task, reply and expected value -> grade. Raises ValueError for an expected value that it cannot use."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -14,12 +14,13 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from swarm.digest import digest_of
-from swarm.environments.base import Environment, EnvironmentTask, Session, SingleTurnSession
+from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurnSession, Transcript
 from swarm.errors import EnvironmentInvalid
 from swarm.tasks.base import Split, split_of
 from swarm.types import Task
 
 Row = Mapping[str, Any]
+Grader = Callable[[EnvironmentTask, Transcript], Grade]
 
 SUFFIXES = (".jsonl", ".parquet")
 SPLIT_NAMES: Mapping[str, Split] = {
@@ -183,9 +184,11 @@ class TaskTable:
 
 
 class TableEnvironment(Environment):
-    """An environment of single-turn tasks from rows, whose subclass reads the rows and grades replies."""
+    """An environment of single-turn tasks from rows, whose subclass reads the rows."""
 
-    def __init__(self, name: str, options: TaskOptions, rows: Mapping[Split | None, Sequence[Row]]) -> None:
+    def __init__(
+        self, name: str, options: TaskOptions, rows: Mapping[Split | None, Sequence[Row]], grader: Grader
+    ) -> None:
         """Assign the rows to splits.
 
         Raises EnvironmentInvalid as `TaskTable.of` does.
@@ -194,12 +197,16 @@ class TableEnvironment(Environment):
         self.max_tokens = options.max_tokens
         self.system = options.system
         self._table = TaskTable.of(name, options, rows)
+        self._grader = grader
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
         return self._table.tasks(split, seed)
 
     def open(self, task: EnvironmentTask) -> Session:
         return SingleTurnSession(task.task.main_query, self.system)
+
+    def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
+        return self._grader(task, transcript)
 
 
 def _task_of(name: str, options: TaskOptions, row: Row, number: int) -> EnvironmentTask:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from swarm.digest import digest_of
-from swarm.environments.base import Environment, EnvironmentTask, Grade, Transcript
+from swarm.environments.base import Environment, EnvironmentTask
 from swarm.environments.graders.grading import GraderOptions, build_grader, time_limit_of
 from swarm.environments.graders.replies import known_reply
 from swarm.environments.source import Source, option_error
@@ -66,16 +66,13 @@ class DatasetEnvironment(TableEnvironment):
         self.description = f"Questions of {path.name}, graded by {options.grader}."
         self.time_limit_s = options.time_limit_s or time_limit_of(options.grader, options)
         self._options = options
-        self._grade = build_grader(options.grader, options, partial(answer_column, options))
+        grader = build_grader(options.grader, options, partial(answer_column, options))
         files = files_by_split(path) if path.is_dir() else {None: [path]}
         rows = {split: [row for each in paths for row in read_rows(each)] for split, paths in files.items()}
         contents = digest_files(each for paths in files.values() for each in paths)
         self.digest = digest_of([contents, options.model_dump(exclude={"time_limit_s"})])
-        super().__init__(path.stem, options, rows)
+        super().__init__(path.stem, options, rows, grader)
         answer_column(options, next(iter(rows.values()))[0])
-
-    def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
-        return self._grade(task, transcript)
 
     def solution(self, task: EnvironmentTask) -> str | None:
         return known_reply(self._options.grader, task.answer[answer_column(self._options, task.answer)])

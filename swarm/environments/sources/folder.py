@@ -13,10 +13,11 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from swarm.environments.base import Environment, EnvironmentTask, Grade, Transcript
-from swarm.environments.graders.grading import Grader, GraderOptions, build_grader, refuse_options, time_limit_of
+from swarm.environments.graders.grading import GraderOptions, build_grader, refuse_options, time_limit_of
 from swarm.environments.graders.replies import known_reply
 from swarm.environments.source import Source, option_error
 from swarm.environments.sources.columns import (
+    Grader,
     Row,
     TableEnvironment,
     TaskOptions,
@@ -110,12 +111,9 @@ class FolderEnvironment(TableEnvironment):
         self.description = options.description
         self.time_limit_s = options.time_limit_s or time_limit_of(options.grader, options)
         self._options = options
-        self._grade = self._find_grader(directory, options)
+        grader = self._find_grader(directory, options)
         self.digest = digest_files(folder_files(directory))
-        super().__init__(self.name, options, _read_tasks(directory))
-
-    def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
-        return self._grade(task, transcript)
+        super().__init__(self.name, options, _read_tasks(directory), grader)
 
     def solution(self, task: EnvironmentTask) -> str | None:
         """Return a reply that the grader finds right, or None if none is known.

@@ -75,7 +75,7 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
             ended = await _replay_end(ledger, episode_id, body)
         else:
             ended = await service.episodes.end(episode_id, body)
-        return view_receipt(episode_id, ended)
+        return view_receipt(ended)
 
     @router.post(
         "/episodes/{episode_id}/heartbeat",

@@ -37,7 +37,7 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         it. Idempotent.
         """
         receipt = await require_service(served).episodes.transactions.prepare(episode_id, body)
-        return view_receipt(episode_id, receipt)
+        return view_receipt(receipt)
 
     @router.post(
         "/episodes/{episode_id}/commit",
@@ -52,13 +52,14 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         """
         service = served()
         if service is not None:
-            return view_receipt(episode_id, await service.episodes.transactions.commit(episode_id, body.transaction_id))
+            return view_receipt(await service.episodes.transactions.commit(episode_id, body.transaction_id))
         receipt = await ledger.commit_episode(
             episode_id, transaction_sha256=transaction_digest(body.transaction_id), ended_at=time.time()
         )
-        if receipt.state in GIVEN_UP:
-            raise EpisodeEnded(f"episode {episode_id} is {receipt.state} ({receipt.outcome}): begin another one")
-        return view_receipt(episode_id, receipt)
+        ended = receipt.episode
+        if ended.state in GIVEN_UP:
+            raise EpisodeEnded(f"episode {episode_id} is {ended.state} ({ended.outcome}): begin another one")
+        return view_receipt(receipt)
 
 
 def transaction_router(served: Served, ledger: Ledger) -> APIRouter:

@@ -97,16 +97,17 @@ def view_samples(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) 
     )
 
 
-def view_receipt(episode_id: str, receipt: EndReceipt) -> EndEpisodeResponse:
+def view_receipt(receipt: EndReceipt) -> EndEpisodeResponse:
+    row = receipt.episode
     return EndEpisodeResponse(
-        episode_id=episode_id,
-        state=receipt.state,
-        outcome=receipt.outcome,
-        batch_id=receipt.batch_id,
+        episode_id=row.episode_id,
+        state=row.state,
+        outcome=row.outcome,
+        batch_id=row.batch_id,
         replayed=receipt.replayed,
-        weight_versions=list(receipt.weight_versions),
-        usage=view_usage(receipt.use, receipt.begun_at, receipt.ended_at),
-        model_share=receipt.model_share,
+        weight_versions=list(row.weight_versions),
+        usage=view_usage(row.use, row.begun_at, row.ended_at),
+        model_share=row.model_share,
     )
 
 

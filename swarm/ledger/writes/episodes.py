@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch, LedgerErro
 from swarm.ledger import queries
 from swarm.ledger.queries import IN_POOL
 from swarm.ledger.rows import NO_USE, EndReceipt, EpisodeRow, ModelUse
-from swarm.ledger.tables import EPISODES, RESULT_COLUMNS, USE, checksum
+from swarm.ledger.tables import EPISODES, RESULT_COLUMNS, checksum
 from swarm.ledger.writes.events import count_acknowledged, count_closed, insert_event
 from swarm.ledger.writes.turns import add_use
 from swarm.schemas import EpisodeState
@@ -70,17 +69,13 @@ def end_episode(connection: sqlite3.Connection, ending: ReportedResult) -> EndRe
     ended = connection.execute(
         f"UPDATE episodes SET state = 'completed', ended_at = :ended_at, last_seen_at = :ended_at, {SET_RESULT},"
         " model_share = :model_share WHERE episode_id = :episode_id AND state = 'running'"
-        f" RETURNING weight_versions, begun_at, {', '.join(USE.columns)}",
+        " RETURNING *",
         {**ending.result_columns(), "ended_at": ending.ended_at, "model_share": ending.model_share},
     ).fetchone()
     if ended is None:
         return _replay(queries.episode(connection, ending.episode_id), ending)
     count_acknowledged(connection)
-    versions = tuple(json.loads(ended["weight_versions"]))
-    use, share = USE.decode(ended), ending.model_share
-    return EndReceipt(
-        False, EpisodeState.COMPLETED, None, None, ending.ended_at, versions, ended["begun_at"], use, share
-    )
+    return EndReceipt(EPISODES.decode(ended), replayed=False)
 
 
 def revise_reward(
@@ -146,22 +141,6 @@ def close_episode(
     return False
 
 
-def receipt_of(row: EpisodeRow, *, replayed: bool = True) -> EndReceipt:
-    """Return the receipt of an episode that has a result."""
-    assert row.ended_at is not None, "it has a result"
-    return EndReceipt(
-        replayed,
-        row.state,
-        row.outcome,
-        row.batch_id,
-        row.ended_at,
-        row.weight_versions,
-        row.begun_at,
-        row.use,
-        row.model_share,
-    )
-
-
 def _replay(row: EpisodeRow, ending: ReportedResult) -> EndReceipt:
     if row.state is EpisodeState.PREPARED:
         raise Conflict(f"episode {row.episode_id} is prepared: commit its transaction")
@@ -172,4 +151,4 @@ def _replay(row: EpisodeRow, ending: ReportedResult) -> EndReceipt:
         raise IdempotencyMismatch(
             f"episode {row.episode_id} was ended with another result under the same key; the first one stands"
         )
-    return receipt_of(row)
+    return EndReceipt(row)

@@ -82,7 +82,7 @@ class Transactions:
             if episode is not None and is_closing and episode_id in self.running:
                 episode.closed = None
             raise
-        if episode is not None and receipt.state is EpisodeState.PREPARED and episode_id in self.running:
+        if episode is not None and receipt.episode.state is EpisodeState.PREPARED and episode_id in self.running:
             self._note_prepared(episode, await self.ledger.episode(episode_id))
         return receipt
 
@@ -150,8 +150,9 @@ class Transactions:
         episode = self.running.get(episode_id)
         if episode is not None:
             await self._follow(episode)
-        if receipt.state in GIVEN_UP:
-            raise EpisodeEnded(f"episode {episode_id} is {receipt.state} ({receipt.outcome}): begin another one")
+        ended = receipt.episode
+        if ended.state in GIVEN_UP:
+            raise EpisodeEnded(f"episode {episode_id} is {ended.state} ({ended.outcome}): begin another one")
         return receipt
 
     async def _give_up(

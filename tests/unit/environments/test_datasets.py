@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from swarm.environments import load_environment
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
@@ -57,6 +55,9 @@ def test_splits_by_column(tmp_path: Path) -> None:
 
 
 def test_splits_by_file_with_the_missing_one_taken_from_train(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
     (tmp_path / "data").mkdir()
     parquet.write_table(pyarrow.Table.from_pylist(ROWS[:80]), tmp_path / "data" / "train-00000-of-00001.parquet")
     write(tmp_path / "data" / "test.jsonl", ROWS[80:])

@@ -44,7 +44,7 @@ def test_end_is_recorded_once_and_replayed_to_the_same_key(script: Any, ledger: 
     script.begin("e1")
     first, again = script.end("e1", reward=0.25), script.end("e1", reward=0.25)
     assert (first.replayed, again.replayed) == (False, True)
-    assert again.ended_at == first.ended_at
+    assert again.episode.ended_at == first.episode.ended_at
     row = script.wait(ledger.episode("e1"))
     assert (row.state, row.reward, row.is_success, row.metadata) == (EpisodeState.COMPLETED, 0.25, True, {"note": "é"})
 
@@ -67,7 +67,7 @@ def test_concurrent_ends_complete_the_episode_once(script: Any, ledger: Ledger) 
 
     receipts = script.wait(end_often())
     assert [receipt.replayed for receipt in receipts].count(False) == 1
-    assert len({receipt.ended_at for receipt in receipts}) == 1
+    assert len({receipt.episode.ended_at for receipt in receipts}) == 1
 
 
 @pytest.mark.parametrize("state", [EpisodeState.ABORTED, EpisodeState.EXPIRED])
@@ -116,7 +116,7 @@ def test_turns_are_on_disk_before_the_end_of_their_episode(script: Any, ledger: 
     for turn in turns:
         script.wait(ledger.add_turns([turn]))
     receipt = script.end("e1")
-    assert receipt.weight_versions == (0, 1, 3)
+    assert receipt.episode.weight_versions == (0, 1, 3)
     assert script.wait(ledger.turns("e1")) == turns
     row = script.wait(ledger.episode("e1"))
     assert (row.turns, row.weight_versions) == (2, (0, 1, 3))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from scipy.stats import binomtest
 
 from swarm.client.intervals import interval, interval_on_record
 from swarm.environments.environment_check import CheckSeverity
@@ -20,6 +19,8 @@ def scored(*rewards: float, failures: int = 0) -> BaseScore:
 
 @pytest.mark.parametrize(("successes", "number"), [(0, 64), (64, 64), (32, 64), (1, 10), (1, 1)])
 def test_of_successes_and_failures_the_interval_is_wilsons(successes: int, number: int) -> None:
+    from scipy.stats import binomtest
+
     rewards = [1.0] * successes + [0.0] * (number - successes)
     reference = binomtest(successes, number).proportion_ci(method="wilson")
     assert interval(rewards) == pytest.approx((reference.low, reference.high), abs=1e-4)

@@ -35,7 +35,7 @@ def test_an_ended_episode_waits_in_the_pool_with_its_source_and_turn_rewards(tmp
         for _ in range(2):
             await stage.call(episode)
         receipt = await stage.end(episode.episode_id, turn_rewards=[0.5, -1])
-        assert (receipt.state, receipt.replayed) == (EpisodeState.COMPLETED, False)
+        assert (receipt.episode.state, receipt.replayed) == (EpisodeState.COMPLETED, False)
         [finished] = stage.pool.close_batch("batch-1", 1).batch.episodes
         assert (finished.data_source, finished.client_id, finished.turn_rewards) == ("math", "laptop", (0.5, -1))
         row = await stage.ledger.episode(episode.episode_id)
@@ -95,7 +95,7 @@ def test_an_end_whose_caller_was_cut_off_counts_when_it_is_sent_again(tmp_path: 
         with pytest.raises(asyncio.CancelledError):
             await cut_off
         receipt = await stage.end(episode.episode_id)
-        assert receipt.state is EpisodeState.COMPLETED
+        assert receipt.episode.state is EpisodeState.COMPLETED
         assert stage.pool.progress().episodes == 1
 
     play(scenario, tmp_path)

@@ -38,7 +38,7 @@ def test_they_are_in_the_batch_and_on_record_and_replay_exactly_once(tmp_path: P
         episode_id = await run(stage)
         first = await stage.end(episode_id, rewards=REWARDS)
         again = await stage.end(episode_id, rewards=dict(reversed(REWARDS.items())))
-        assert (first.state, first.replayed, again.replayed) == (EpisodeState.COMPLETED, False, True)
+        assert (first.episode.state, first.replayed, again.replayed) == (EpisodeState.COMPLETED, False, True)
         with pytest.raises(IdempotencyMismatch):
             await stage.end(episode_id, rewards={**REWARDS, "right": 0.0})
         [finished] = stage.pool.close_batch("batch-1", 1).batch.episodes
@@ -68,14 +68,14 @@ def test_a_train_episode_that_lacks_one_the_job_asks_for_is_refused_by_name_and_
         with pytest.raises(BadRequest, match=r"gdpo_reward_keys ask for .*short, which") as refused:
             await stage.end(episode_id, rewards=rewards)
         assert refused.value.param == "rewards"
-        assert (await stage.end(episode_id, rewards=REWARDS)).state is EpisodeState.COMPLETED
+        assert (await stage.end(episode_id, rewards=REWARDS)).episode.state is EpisodeState.COMPLETED
 
     play(scenario, tmp_path, **GDPO)
 
 
 def test_an_eval_episode_needs_none(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        assert (await stage.end(await run(stage, episode_type="eval"))).state is EpisodeState.COMPLETED
+        assert (await stage.end(await run(stage, episode_type="eval"))).episode.state is EpisodeState.COMPLETED
 
     play(scenario, tmp_path, **GDPO)
 

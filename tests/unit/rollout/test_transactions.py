@@ -98,7 +98,7 @@ def test_a_prepared_episode_is_in_no_pool_and_holds_the_batch_back_until_it_is_c
         assert view.state is EpisodeState.PREPARED
         assert await stage.episodes.transactions.state_of(secret) is TransactionState.PENDING
         receipt = await stage.episodes.transactions.commit(episode.episode_id, secret)
-        assert (receipt.state, receipt.replayed) == (EpisodeState.COMPLETED, False)
+        assert (receipt.episode.state, receipt.replayed) == (EpisodeState.COMPLETED, False)
         assert (await stage.episodes.transactions.commit(episode.episode_id, secret)).replayed
         assert await stage.episodes.drained(0.05)
         [finished] = stage.pool.close_batch("batch", 1).batch.episodes

@@ -47,6 +47,20 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
 class PythonTests:
+    """The grader itself: the share of tests that the program in a reply passes.
+
+    It withstands a program that ends early, hangs or prints. It withstands a program that replaces builtins or the
+    modules that the tests import, and objects that claim to equal everything. Nor can a program read the expected
+    constants: the 4 of `assert f(2) == 4` never enters the sandbox, but the value of `f(2)` comes out and is compared
+    here. If such an assertion stands outside branches and loops, its value must have come out.
+
+    Its limits come from the interpreter that program and tests share. A program that searches its frames or its memory
+    finds the inputs of the tests, and the mark that identifies their reports. With the mark it can forge every result
+    that is decided inside: that of an assertion without a constant, or inside a branch or loop. It can also change what
+    the tests use of a library, deep inside that library. It can return objects that lie about anything but equality,
+    as in `assert f(2) > 3`. And a program that knows the inputs can contain a table of right answers.
+    """
+
     def __init__(self, sandbox: Sandbox, seconds: float) -> None:
         """Give a program `seconds` for each test."""
         # CPU time adds up over threads, so that its limit exceeds the one of the clock.

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,16 @@ def sandbox() -> Sandbox:
     return chosen
 
 
+def enter(sandbox: Sandbox, argv: list[str], workdir: Path, server_url: str | None = None, **options: Any) -> Any:
+    """Run a command inside, in the working directory, and return it once it has ended."""
+    command = sandbox.command(argv, workdir=workdir, server_url=server_url)
+    options = {"capture_output": True, "text": True, **options}
+    try:
+        return subprocess.run(command.argv, env=command.env, cwd=workdir, timeout=60, check=False, **options)
+    finally:
+        command.cleanup()
+
+
 @pytest.fixture
 def run(sandbox: Sandbox, server: str, tmp_path: Path) -> Run:
     """Runs a program under the sandbox; its arguments are the server's URL and whatever else is given."""
@@ -72,15 +83,8 @@ def run(sandbox: Sandbox, server: str, tmp_path: Path) -> Run:
         workdir = tmp_path / "work"
         workdir.mkdir(exist_ok=True)
         (workdir / "client.py").write_text(textwrap.dedent(code))
-        command = replace(sandbox, limits=limits).command(
-            [sys.executable, "client.py", server, *arguments], workdir=workdir, server_url=server
-        )
-        try:
-            return subprocess.run(
-                command.argv, env=command.env, cwd=workdir, capture_output=True, text=True, timeout=60, check=False
-            )
-        finally:
-            command.cleanup()
+        argv = [sys.executable, "client.py", server, *arguments]
+        return enter(replace(sandbox, limits=limits), argv, workdir, server)
 
     return run_program
 
@@ -143,11 +147,7 @@ def test_without_a_server_nothing_can_be_reached(sandbox, server, tmp_path):
         """)
     )
     argv = [sys.executable, "program.py", server.rpartition(":")[2]]
-    command = replace(sandbox, limits=SMALL).command(argv, workdir=tmp_path, server_url=None)
-    done = subprocess.run(
-        command.argv, env=command.env, cwd=tmp_path, input="said", capture_output=True, text=True, timeout=60
-    )
-    command.cleanup()
+    done = enter(replace(sandbox, limits=SMALL), argv, tmp_path, input="said")
     assert done.stdout.split() == ["refused"] * 3 + ["False", "said"], done.stderr
 
 
@@ -220,11 +220,7 @@ def test_every_form_of_the_sandbox_that_works_here_hides_the_host(server, tmp_pa
         workdir.mkdir()
         (workdir / "client.py").write_text(textwrap.dedent(code))
         argv = [sys.executable, "client.py", server, str(tmp_path / "secret")]
-        command = form.command(argv, workdir=workdir, server_url=server)
-        done = subprocess.run(
-            command.argv, env=command.env, cwd=workdir, capture_output=True, text=True, timeout=60, check=False
-        )
-        command.cleanup()
+        done = enter(form, argv, workdir, server)
         assert done.stdout == "x False\n", done.stderr
         tried += 1
     assert tried >= 1
@@ -314,10 +310,10 @@ def test_files_count_as_memory(run):
 def test_output_into_a_file_is_kept_up_to_a_limit(sandbox, tmp_path):
     code = "for number in range(10**6): print('line', number)\nimport os; os.write(2, b'last words')"
     limited = replace(sandbox, limits=replace(SMALL, log_bytes=100_000))
-    command = limited.command([sys.executable, "-c", code], workdir=tmp_path, server_url=None)
     log = tmp_path / "output.log"
     with log.open("wb") as file:
-        subprocess.run(command.argv, env=command.env, cwd=tmp_path, stdout=file, stderr=file, timeout=60, check=True)
+        done = enter(limited, [sys.executable, "-c", code], tmp_path, capture_output=False, stdout=file, stderr=file)
+    assert done.returncode == 0
     said = log.read_text()
     assert said.startswith("line 0\nline 1\n")
     assert "sandbox: output beyond 97 KiB is dropped" in said
@@ -352,9 +348,7 @@ def test_a_program_sees_of_the_package_what_it_needs(sandbox, tmp_path):
         print("all that is needed")
     """
     (tmp_path / "program.py").write_text(textwrap.dedent(code))
-    argv = [sys.executable, "program.py"]
-    command = sandbox.command(argv, workdir=tmp_path, server_url=None)
-    done = subprocess.run(command.argv, env=command.env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = enter(sandbox, [sys.executable, "program.py"], tmp_path)
     assert done.stdout.strip() == "all that is needed", done.stderr
 
 

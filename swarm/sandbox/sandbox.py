@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from swarm.errors import BadRequest, SandboxUnavailable
 from swarm.sandbox.cgroup import find_parent, make_cgroup, remove_cgroup
@@ -96,9 +97,15 @@ class Sandbox:
         link = Path(tempfile.mkdtemp(prefix="swarm-sandbox-"))
         if self.own_user:
             link.chmod(0o711)
-        is_tls, path = address.scheme == "https", address.path.rstrip("/")
-        socket, joined = str(link / SOCKET_NAME), None if cgroup is None else str(cgroup)
-        outside = WayOut(socket, address.host, address.port, is_tls, path, joined)
+        is_tls = address.scheme == "https"
+        outside = WayOut(
+            socket=str(link / SOCKET_NAME),
+            host=address.hostname or "",
+            port=address.port or (443 if is_tls else 80),
+            tls=is_tls,
+            path=address.path.rstrip("/"),
+            cgroup=None if cgroup is None else str(cgroup),
+        )
         inner = [URL_INSIDE + address.path if word == server_url else word for word in argv]
         wrapper = self._wrapper(workdir, link, cgroup, files)
         wrapped = (*_module("outside", outside), *wrapper, *inner)
@@ -254,20 +261,10 @@ def _give_away(workdir: Path, user: int) -> None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Address:
-    scheme: str
-    host: str
-    port: int
-    path: str
-
-
-def _split_url(url: str) -> _Address:
+def _split_url(url: str) -> SplitResult:
+    """Return the parts of the URL of a server. Raises BadRequest for any other."""
     parts = urlsplit(url)
-    try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError:
-        port = 0
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port:
-        raise BadRequest(f"{url!r} is not the URL of a server: expected http://HOST:PORT")
-    return _Address(parts.scheme, parts.hostname, port, parts.path)
+    with suppress(ValueError):
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    raise BadRequest(f"{url!r} is not the URL of a server: expected http://HOST:PORT")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,19 +23,6 @@ CALLS_NAME = "judge_calls.jsonl"
 
 AnswerGrader = Callable[[EnvironmentTask, str, object], Grade]
 """Task, reply and expected value -> grade. Raises ValueError for an expected value that it cannot use."""
-
-OWNERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "grader_seconds": (PYTHON_TESTS, JUDGE),
-        "judge_url": (JUDGE,),
-        "judge_model": (JUDGE,),
-        "judge_key_env": (JUDGE,),
-        "judge_prompt": (JUDGE,),
-        "judge_success": (JUDGE,),
-        "judge_log": (JUDGE,),
-    }
-)
-"""The graders that each option applies to."""
 
 
 class GraderOptions(BaseModel):
@@ -58,6 +44,10 @@ class GraderOptions(BaseModel):
     """Lowest score of a successful attempt."""
     judge_log: str | None = None
     """File that records every call. Default: judge_calls.jsonl in SWARM_HOME or ./runs."""
+
+
+OWNERS = {name: (JUDGE,) if name.startswith("judge_") else (PYTHON_TESTS, JUDGE) for name in GraderOptions.model_fields}
+"""The graders that each option applies to."""
 
 
 def build_grader(name: str, options: GraderOptions, column_of: Callable[[Row], str]) -> Grader:

@@ -16,7 +16,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from swarm.environments.base import Grade
 from swarm.tasks.base import Split
+from swarm.types import Task
 
 DIGEST_HEADER = "environment-digest"
 MAX_PAGE = 1000
@@ -54,19 +56,10 @@ class Reference(Message):
     task_id: str
 
 
-class PublicTask(Message):
-    """The part of a task that a program may see."""
-
-    task_id: str
-    main_query: str
-    metadata: dict[str, Any]
-    data_source: str
-
-
 class TaskPage(Message):
-    """The tasks `start` to `start + len(tasks)` of a split; `is_end` says that there are no more."""
+    """The public parts of tasks `start` to `start + len(tasks)` of a split; `is_end` says that there are no more."""
 
-    tasks: list[PublicTask]
+    tasks: list[Task]
     is_end: bool
 
 
@@ -96,9 +89,7 @@ class Graded(Message):
 
 
 class GradeAnswer(Message):
-    score: float
-    is_success: bool
-    details: dict[str, Any]
+    grade: Grade
 
 
 class Solution(Message):

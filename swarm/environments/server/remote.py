@@ -33,7 +33,7 @@ from swarm.environments.server.protocol import (
 )
 from swarm.errors import EnvironmentFailure, SandboxUnavailable, SwarmError, error_class
 from swarm.tasks.base import Split
-from swarm.types import Message, Task
+from swarm.types import Message
 
 FIRST_PAGE = 32
 PAGE = 256
@@ -111,8 +111,7 @@ class RemoteEnvironment(Environment):
         while True:
             query = urlencode({"split": split.value, "seed": seed, "start": start, "count": count})
             page = self._ask("GET", f"/v1/tasks?{query}", None, TaskPage)
-            for number, item in enumerate(page.tasks, start):
-                task = Task(item.main_query, item.task_id, item.metadata, data_source=item.data_source)
+            for number, task in enumerate(page.tasks, start):
                 yield EnvironmentTask(task, {"split": split.value, "seed": seed, "number": number})
             if page.is_end:
                 return
@@ -123,8 +122,7 @@ class RemoteEnvironment(Environment):
 
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
         graded = Graded(task=_reference(task), transcript=[dict(message) for message in transcript])
-        answer = self._ask("POST", "/v1/grades", graded, GradeAnswer)
-        return Grade(answer.score, answer.is_success, answer.details)
+        return self._ask("POST", "/v1/grades", graded, GradeAnswer).grade
 
     def solution(self, task: EnvironmentTask) -> str | None:
         """Return a reply that the grader finds perfect, or None if none is known.

@@ -16,7 +16,6 @@ from swarm.environments.server.protocol import (
     Following,
     GradeAnswer,
     Graded,
-    PublicTask,
     Reference,
     Solution,
     TaskPage,
@@ -85,7 +84,7 @@ class EnvironmentService:
     def list_tasks(self, split: Split, seed: int, start: int, count: int) -> TaskPage:
         drawn = self._limited(f"making tasks of {split}", lambda: self._order(split, seed).upto(start + count))
         page = drawn[start : start + count]
-        return TaskPage(tasks=[_public(item) for item in page], is_end=len(page) < count)
+        return TaskPage(tasks=[item.task for item in page], is_end=len(page) < count)
 
     def continue_attempt(self, turn: AttemptReplies) -> Following:
         """Return the messages after the last answer of an attempt, always the same for the same answers."""
@@ -97,7 +96,7 @@ class EnvironmentService:
         task = self._find(graded.task)
         what = f"grading task {task.task.task_id}"
         grade = self._limited(what, lambda: self._environment.grade(task, graded.transcript))
-        return GradeAnswer(score=grade.score, is_success=grade.is_success, details=dict(grade.details))
+        return GradeAnswer(grade=grade)
 
     def solve(self, reference: Reference) -> Solution:
         task = self._find(reference)
@@ -175,10 +174,3 @@ class EnvironmentService:
             raise failure[0]
         error = failure[0]
         raise EnvironmentFailure(f"{self._environment.name}: {what} failed: {type(error).__name__}: {error}") from error
-
-
-def _public(item: EnvironmentTask) -> PublicTask:
-    task = item.task
-    return PublicTask(
-        task_id=task.task_id, main_query=task.main_query, metadata=dict(task.metadata), data_source=task.data_source
-    )

@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TextIO
@@ -18,13 +19,13 @@ import httpx
 
 from swarm.client.connections import ConnectionStack
 from swarm.client.transient_errors import is_transient
-from swarm.environments.base import Grade, Session
+from swarm.environments.base import Session
 from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, error_class
 from swarm.processes.announcement import claim_stdout
-from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, RecordedSession, model_of
+from swarm.program.attempts import CALL_TIMEOUT_S, RecordedSession, model_of
 from swarm.program.base import Program, answer_in_turn, load_program
-from swarm.program.hosted.protocol import CallLine, FailureLine, FollowingLine, FromProgram, Line, ReadyLine, TaskLine
-from swarm.types import Message, Task
+from swarm.program.hosted.protocol import CallLine, FailureLine, FollowingLine, FromProgram, Line, ReadyLine
+from swarm.types import Message
 
 MAX_FRAMES = 10
 """The last calls of a program's own functions that the trace of a failure has."""
@@ -92,23 +93,20 @@ class Host:
     def _result(self, call: CallLine) -> Any:
         program = self._program
         if call.function == "agent":
-            assert call.task is not None and call.model is not None
-            keys = {
-                each.role: ModelKey(f"{self._server}{call.model.path}", each.api_key, each.name)
-                for each in call.model.keys
-            }
-            model = model_of(keys, call.model.max_tokens, self._http)
+            assert call.task is not None
+            keys = {role: replace(key, base_url=self._server + key.base_url) for role, key in call.keys.items()}
+            model = model_of(keys, call.max_tokens, self._http)
             session = RecordedSession(HostedSession(call, self), call.tools, math.inf)
-            return program.agent(_task(call.task), model, session)
+            return program.agent(call.task, model, session)
         if call.function == "reward":
             assert call.task is not None and call.grade is not None and program.reward is not None
-            reward = program.reward(_task(call.task), call.messages, Grade(**call.grade))
+            reward = program.reward(call.task, call.messages, call.grade)
             # The driver checks the names of the roles.
             if isinstance(reward, Mapping):
                 return {role: float(value) for role, value in reward.items()}
             return float(reward)
         assert program.schedule is not None
-        return [task.task_id for task in program.schedule([_task(task) for task in call.tasks], call.progress)]
+        return [task.task_id for task in program.schedule(call.tasks, call.progress)]
 
     def _failure(self, error: BaseException) -> FailureLine:
         """Return the failure that the driver raises for this error. A transient error stays transient."""
@@ -145,7 +143,3 @@ def main(argv: list[str] | None = None) -> None:
     host.serve(sys.stdin)
     # Agents may still be in an attempt, but the driver does not wait for it any more.
     os._exit(0)
-
-
-def _task(line: TaskLine) -> Task:
-    return Task(line.main_query, line.task_id, line.metadata, data_source=line.data_source)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
@@ -23,19 +23,10 @@ from swarm.digest import digest_of
 from swarm.environments.base import Grade, Transcript
 from swarm.errors import EnvironmentInvalid, ProgramFailure, SandboxUnavailable, Unavailable, error_class
 from swarm.processes.child import KILLED, OWN_END_S, Child, tail
-from swarm.program.attempts import Model, RecordedSession
+from swarm.program.attempts import Model, ModelKey, RecordedSession
 from swarm.program.base import Program, answer_in_turn
 from swarm.program.hosted.key_router import BASE_PATH, KeyRouter
-from swarm.program.hosted.protocol import (
-    CallLine,
-    FailureLine,
-    FollowingLine,
-    FromProgram,
-    KeyLine,
-    ModelLine,
-    ReadyLine,
-    TaskLine,
-)
+from swarm.program.hosted.protocol import CallLine, FailureLine, FollowingLine, FromProgram, ReadyLine
 from swarm.program.roles import ONE_ROLE
 from swarm.sandbox.sandbox import Sandbox, plain_command
 from swarm.types import Message, Task
@@ -162,13 +153,10 @@ class ProgramProcess:
             )
         models = {role: model.role(role) for role in model.roles} or {ONE_ROLE: model}
         path = urlsplit(model.base_url).path.removeprefix(urlsplit(self._place.server_url).path.rstrip("/"))
-        line = ModelLine(
-            path=path if self._router is None else BASE_PATH,
-            keys=[KeyLine(role=role, api_key=each.api_key, name=each.name) for role, each in models.items()],
-            max_tokens=model.max_tokens,
-        )
+        place = path if self._router is None else BASE_PATH
+        given = {role: ModelKey(place, each.api_key, each.name) for role, each in models.items()}
         call = CallLine(
-            id=next(self._numbers), function="agent", task=_line(task), model=line,
+            id=next(self._numbers), function="agent", task=_shown(task), keys=given, max_tokens=model.max_tokens,
             messages=[dict(message) for message in session.messages], tools=[dict(tool) for tool in session.tools],
         )  # fmt: skip
         keys = {each.api_key: each.base_url for each in models.values()}
@@ -177,16 +165,16 @@ class ProgramProcess:
 
     def _reward(self, task: Task, transcript: Transcript, grade: Grade) -> float | Mapping[str, float]:
         call = CallLine(
-            id=next(self._numbers), function="reward", task=_line(task), grade=asdict(grade),
+            id=next(self._numbers), function="reward", task=_shown(task), grade=grade,
             messages=[dict(message) for message in transcript],
         )  # fmt: skip
         # base.py checks this value, as it checks every reward.
         return self._run(self._shapers, call, FUNCTION_LIMIT_S, None)
 
     def _schedule(self, tasks: Sequence[Task], progress: float) -> list[Task]:
-        by_id = {_line(task).task_id: task for task in tasks}
-        lines = [_line(task) for task in tasks]
-        call = CallLine(id=next(self._numbers), function="schedule", tasks=lines, progress=progress)
+        shown = [_shown(task) for task in tasks]
+        by_id = {each.task_id: task for each, task in zip(shown, tasks, strict=True)}
+        call = CallLine(id=next(self._numbers), function="schedule", tasks=shown, progress=progress)
         chosen: Any = self._run(self._shapers, call, FUNCTION_LIMIT_S, None)
         names = cast(list[str], chosen) if isinstance(chosen, list) else []
         return [by_id[name] for name in names if name in by_id]
@@ -465,12 +453,10 @@ def _following(call_id: int, reply: Message, session: RecordedSession, life: _Li
     return FollowingLine(id=call_id, messages=None if following is None else [dict(each) for each in following])
 
 
-def _line(task: Task) -> TaskLine:
+def _shown(task: Task) -> Task:
     """Return the task in the form that the program sees, which does not show the split, not even by its id.
 
     A program that knows when it is evaluated could behave differently then.
     """
     metadata = {name: value for name, value in task.metadata.items() if name != "split"}
-    return TaskLine(
-        main_query=task.main_query, task_id=digest_of(task.task_id), metadata=metadata, data_source=task.data_source
-    )
+    return replace(task, task_id=digest_of(task.task_id), metadata=metadata)

@@ -15,6 +15,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from swarm.environments.base import Grade
+from swarm.program.attempts import ModelKey
+from swarm.types import Task
+
 
 class Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -27,46 +31,22 @@ class ReadyLine(Line):
     refusal: str | None = None
 
 
-class TaskLine(Line):
-    """A task in the form that a program sees."""
-
-    main_query: str
-    task_id: str
-    metadata: dict[str, Any]
-    data_source: str
-
-
-class KeyLine(Line):
-    """The key of one role to its model, and the name of that model. In a run without roles the role is ""."""
-
-    role: str
-    api_key: str
-    name: str
-
-
-class ModelLine(Line):
-    """The models of an attempt. `path` is the path of their API on the server, where each key selects its own model."""
-
-    path: str
-    keys: list[KeyLine]
-    max_tokens: int
-
-
 class CallLine(Line):
     """A call of one function of the program.
 
-    The agent gets task, model, messages and tools. The reward gets task, messages and grade. The schedule gets tasks
-    and progress.
+    The agent gets task, keys, max_tokens, messages and tools. The reward gets task, messages and grade. The schedule
+    gets tasks and progress. The base URLs of `keys`, by role, are paths on the program's server.
     """
 
     id: int
     function: Literal["agent", "reward", "schedule"]
-    task: TaskLine | None = None
-    model: ModelLine | None = None
+    task: Task | None = None
+    keys: dict[str, ModelKey] = {}
+    max_tokens: int = 0
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
-    grade: dict[str, Any] | None = None
-    tasks: list[TaskLine] = []
+    grade: Grade | None = None
+    tasks: list[Task] = []
     progress: float = 0.0
 
 

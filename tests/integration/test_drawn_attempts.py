@@ -16,6 +16,7 @@ from swarm.program import Program, measure, train
 from swarm.program.attempts import MAX_ANSWER_CHARS
 from swarm.program.base import PLAIN
 from swarm.program.gates import until_rest
+from swarm.program.training import _idle_limit
 from swarm.tasks import Split
 from swarm.types import Message
 
@@ -223,18 +224,7 @@ def test_what_an_environment_with_its_own_agent_raises_is_not_put_down_to_a_prog
 
 
 @pytest.mark.parametrize(("limit_s", "expected"), [(1.0, 240.0), (600.0, 1320.0), (86_400.0, 86_400.0)])
-def test_a_slow_environment_has_the_time_that_it_says_it_takes(
-    server: SwarmClient, monkeypatch: pytest.MonkeyPatch, limit_s: float, expected: float
-) -> None:
-    asked: list[float] = []
-    begin = SwarmClient.begin_episode
-
-    def noted(client: SwarmClient, kind: Any, idle_s: float, **options: Any) -> Any:
-        asked.append(idle_s)
-        return begin(client, kind, idle_s, **options)
-
-    monkeypatch.setattr(SwarmClient, "begin_episode", noted)
+def test_a_slow_environment_has_the_time_that_it_says_it_takes(limit_s: float, expected: float) -> None:
     environment = Failing("never")
     environment.time_limit_s = limit_s
-    assert measure(server, environment, episodes=1).n == 1
-    assert asked == [expected]
+    assert _idle_limit(environment) == expected

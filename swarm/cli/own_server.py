@@ -43,8 +43,7 @@ def server_at(
     if url is not None:
         yield url
         return
-    from swarm.processes.announcement import NoAnnouncement, await_announcement
-    from swarm.processes.child import Child
+    from swarm.processes.child import Child, NoAnnouncement, await_announcement
 
     out, errors = home / ANNOUNCEMENT, home / "stderr.log"
     await_former_server(home)

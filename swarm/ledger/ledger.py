@@ -17,7 +17,7 @@ from swarm.ledger.database import hold_lock, open_for_reading
 from swarm.ledger.integrity.opening import open_ledger
 from swarm.ledger.rows import EventRow
 from swarm.ledger.writer import CommitCount, EventWatchers, Operation, Writer
-from swarm.types import StepReport, Turn
+from swarm.types import Turn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -119,6 +119,7 @@ class Ledger:
     revise_reward = _write_at(writes.episodes.revise_reward)
     close_episode = _write(writes.episodes.close_episode)
     close_batch = _write_at(writes.batches.close_batch)
+    finish_batch = _write_at(writes.batches.finish_batch)
     fail_batch = _write_at(writes.batches.fail_batch)
     rewind = _write_at(writes.batches.rewind)
     answer_fault = _write_at(writes.jobs.answer_fault)
@@ -180,13 +181,6 @@ class Ledger:
         """
         encoded = [writes.turns.EncodedTurn.of(turn) for turn in turns]
         await self.write(partial(writes.turns.insert_turns, turns=encoded))
-
-    async def finish_batch(self, report: StepReport) -> None:
-        """Record a finished step in one transaction: its metrics, and its members as TRAINED with their advantages.
-
-        Raise Conflict unless the batch of the report waits to be trained.
-        """
-        await self.write(partial(writes.batches.finish_batch, at=time.time(), report=report))
 
     @property
     def commits(self) -> CommitCount:

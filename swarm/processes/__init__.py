@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from swarm.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from swarm.processes.announcement import NoAnnouncement as NoAnnouncement
-    from swarm.processes.announcement import await_announcement as await_announcement
     from swarm.processes.child import KILLED as KILLED
     from swarm.processes.child import Child as Child
+    from swarm.processes.child import NoAnnouncement as NoAnnouncement
     from swarm.processes.child import StaleProcess as StaleProcess
+    from swarm.processes.child import await_announcement as await_announcement
     from swarm.processes.child import end_stale as end_stale
     from swarm.processes.child import is_dead as is_dead
     from swarm.processes.child import own_name as own_name
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "swarm.processes.announcement": ("NoAnnouncement", "await_announcement"),
         "swarm.processes.child": (
-            "Child",
             "KILLED",
+            "Child",
+            "NoAnnouncement",
             "StaleProcess",
+            "await_announcement",
             "end_stale",
             "is_dead",
             "own_name",

@@ -69,7 +69,8 @@ def _finite(reward: Any, program: str) -> float:
     raise ProgramFailure(f"{program}: reward returned {str(reward)[:40]}: it must be finite")
 
 
-FUNCTIONS = frozenset({"agent", "reward", "schedule"})
+FUNCTIONS = ("agent", "reward", "schedule")
+"""What a program may define."""
 
 
 def is_program(code: str) -> bool:
@@ -82,7 +83,7 @@ def is_program(code: str) -> bool:
             bound.update(alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.Assign):
             bound.update(target.id for target in node.targets if isinstance(target, ast.Name))
-    return bool(bound & FUNCTIONS)
+    return not bound.isdisjoint(FUNCTIONS)
 
 
 PLAIN = Program("plain", answer_in_turn)
@@ -91,7 +92,7 @@ PLAIN = Program("plain", answer_in_turn)
 def load_program(path: Path) -> Program:
     """Import a program file. Raises EnvironmentInvalid if that fails, or if it has none of the functions."""
     module = import_file(path)
-    found: dict[str, Any] = {name: getattr(module, name, None) for name in ("agent", "reward", "schedule")}
+    found: dict[str, Any] = {name: getattr(module, name, None) for name in FUNCTIONS}
     if not any(found.values()):
         raise EnvironmentInvalid(f"{path}: it defines no function agent, reward or schedule")
     for name, function in found.items():

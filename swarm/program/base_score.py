@@ -76,16 +76,14 @@ def measure_base_score(
 
 def judge(score: BaseScore) -> CheckResult:
     """Return the check's result: whether there is something to learn, and else what to do."""
+    return CheckResult("base score", *_finding(score))
+
+
+def _finding(score: BaseScore) -> tuple[CheckSeverity, str]:
     if not score.rewards:
-        return CheckResult(
-            "base score", CheckSeverity.FAIL, f"no attempt could be scored; the first failure: {score.first_failure}"
-        )
+        return CheckSeverity.FAIL, f"no attempt could be scored; the first failure: {score.first_failure}"
     if score.broken == len(score.rewards):
-        return CheckResult(
-            "base score",
-            CheckSeverity.FAIL,
-            f"the program broke all {score.broken} attempts; the first: {score.first_failure}",
-        )
+        return CheckSeverity.FAIL, f"the program broke all {score.broken} attempts; the first: {score.first_failure}"
     message = (
         f"{score.mean:.3f}, 95 % from {score.low:.3f} to {score.high:.3f}, of {len(score.rewards)} attempts, "
         f"{score.attempts_per_s:.1f} a second"
@@ -99,12 +97,11 @@ def judge(score: BaseScore) -> CheckResult:
     if is_low or max(score.rewards) <= 0:
         message += f": {'hardly any' if max(score.rewards) > 0 else 'no'} attempt earned anything, so there is nothing "
         message += "to learn from: take easier tasks, give partial credit, or try another model"
-        return CheckResult("base score", CheckSeverity.FAIL, message)
+        return CheckSeverity.FAIL, message
     if score.low > LEARNED_FROM:
-        return CheckResult(
-            "base score",
+        return (
             CheckSeverity.WARN,
             f"{message}: nearly all earn everything, so there is little left to learn: take harder tasks",
         )
     is_whole = not score.failures and not score.broken
-    return CheckResult("base score", CheckSeverity.OK if is_whole else CheckSeverity.WARN, message)
+    return (CheckSeverity.OK if is_whole else CheckSeverity.WARN), message

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,7 +20,7 @@ SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 PROGRAM_FILES = (
     "__init__.py", "client", "config.py", "descriptions.py", "digest.py", "environments/__init__.py",
     "environments/base.py", "environments/user_code.py", "errors.py", "estimators.py", "external_samplers.py", "job",
-    "lazy_names.py", "processes/__init__.py", "processes/announcement.py", "processes/child.py",
+    "lazy_names.py", "processes/__init__.py", "processes/child.py",
     "processes/imports.py", "program/__init__.py", "program/attempts.py", "program/base.py",
     "program/hosted/__init__.py", "program/hosted/__main__.py", "program/hosted/host.py",
     "program/hosted/protocol.py", "sandbox/__init__.py", "sandbox/inside.py", "sandbox/seccomp.py", "schemas",
@@ -33,34 +32,26 @@ TASK_LIBRARIES = ("reasoning_gym", "verifiers")
 """Hidden from programs for the same reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """The files that one program sees.
+def mount_flags(
+    workdir: Path, link: Path | None, files: Sequence[Path], *, disk_bytes: int, tmp_bytes: int
+) -> list[str]:
+    """Return the flags for what one program sees.
 
     `link` is the folder of the proxy's socket, and `files` are visible at their own paths. `disk_bytes` is the size of
     the working directory, and `tmp_bytes` that of each other writable folder.
     """
-
-    workdir: Path
-    link: Path | None
-    files: Sequence[Path]
-    disk_bytes: int
-    tmp_bytes: int
-
-
-def mount_flags(view: View) -> list[str]:
     package = swarm_package()
     readable = [(folder, folder) for folder in _python_folders()]
-    if view.link is not None:
-        readable += [(str(view.link), LINK_INSIDE)]
-    workdir = str(view.workdir)
+    if link is not None:
+        readable += [(str(link), LINK_INSIDE)]
+    place = str(workdir)
     return [
-        *_base_mounts(str(view.tmp_bytes)),
-        *_parents([*(inside for _, inside in readable), str(package), workdir]),
+        *_base_mounts(str(tmp_bytes)),
+        *_parents([*(inside for _, inside in readable), str(package), place]),
         *_read_only(readable),
-        *_package(package, view.files),
-        *("--perms", "1777", "--size", str(view.disk_bytes), "--tmpfs", workdir),
-        *_read_only([(str(path), str(path)) for path in _content(view.workdir)]),
+        *_package(package, files),
+        *("--perms", "1777", "--size", str(disk_bytes), "--tmpfs", place),
+        *_read_only([(str(path), str(path)) for path in _content(workdir)]),
         *("--remount-ro", "/"),
     ]
 

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from swarm.errors import BadRequest, SandboxUnavailable
 from swarm.sandbox.cgroup import find_parent, make_cgroup, remove_cgroup
 from swarm.sandbox.inside import GuestLimits, GuestOptions
-from swarm.sandbox.mounts import HOME_INSIDE, LINK_INSIDE, TEMPORARY_FOLDERS, View, mount_flags, swarm_package
+from swarm.sandbox.mounts import HOME_INSIDE, LINK_INSIDE, TEMPORARY_FOLDERS, mount_flags, swarm_package
 from swarm.sandbox.outside import WayOut
 from swarm.sandbox.seccomp import build_filter
 
@@ -120,8 +120,8 @@ class Sandbox:
         socket = None if link is None else f"{LINK_INSIDE}/{SOCKET_NAME}"
         inside = GuestOptions(user, str(workdir), writable, self.limits, socket, PORT_INSIDE)
         entry = (*_python(), str(ENTRY), str(cgroup or ""), build_filter(platform.machine()).hex())
-        view = View(workdir, link, files, self.limits.disk_bytes, self.limits.tmp_bytes)
-        return (*entry, self.bwrap, *self.namespaces, *mount_flags(view), "--", *_module("inside", inside))
+        mounts = mount_flags(workdir, link, files, disk_bytes=self.limits.disk_bytes, tmp_bytes=self.limits.tmp_bytes)
+        return (*entry, self.bwrap, *self.namespaces, *mounts, "--", *_module("inside", inside))
 
 
 def choose_sandbox(unsafe_no_sandbox: bool) -> Sandbox | None:

@@ -29,7 +29,7 @@ from swarm.environments.server.protocol import (
 )
 from swarm.environments.server.service import CallOverdue, EnvironmentService
 from swarm.errors import BadRequest, Conflict, EnvironmentInvalid, Forbidden, NotFound, SwarmError
-from swarm.processes.announcement import claim_stdout
+from swarm.processes.child import claim_stdout
 from swarm.tasks.base import Split
 
 MAX_BODY_BYTES = 64 * 2**20

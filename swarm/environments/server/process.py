@@ -11,15 +11,13 @@ import threading
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from swarm.environments.base import Environment
 from swarm.environments.registry import has_own_worker, interpreter_of, is_bundled, load_environment
 from swarm.environments.server.main import EVALUATOR_SOCKET, TRAIN_SOCKET
 from swarm.environments.server.remote import GONE_FILE, RemoteEnvironment
 from swarm.errors import EnvironmentFailure, SwarmError, error_class
-from swarm.processes.announcement import NoAnnouncement, await_announcement
-from swarm.processes.child import Child, child_environment
+from swarm.processes.child import Child, NoAnnouncement, await_announcement, child_environment
 
 logger = logging.getLogger(__name__)
 
@@ -127,17 +125,14 @@ class EnvironmentProcess:
         A kill says nothing about the environment. Raises the error that the environment reports, or EnvironmentFailure
         if it reports nothing.
         """
-        for _ in range(MAX_USELESS_STARTS - 1):
+        for left in reversed(range(MAX_USELESS_STARTS)):
             try:
                 return self._start_once()
             except NoAnnouncement as silence:
-                if not silence.was_killed or self._closed.is_set():
+                if not left or not silence.was_killed or self._closed.is_set():
                     raise self._not_started(silence) from silence
                 logger.warning("the environment %s was killed as it started and is restarted", self._name)
-        try:
-            return self._start_once()
-        except NoAnnouncement as silence:
-            raise self._not_started(silence) from silence
+        raise AssertionError("the last start returns or raises")
 
     def _start_once(self) -> Child:
         """Start the server once.
@@ -161,16 +156,12 @@ class EnvironmentProcess:
         except NoAnnouncement:
             child.stop()
             raise
-        return self._started(child, announced)
+        if (failure := announced.get("error")) is not None:
+            child.stop()
+            raise error_class(failure["code"])(str(failure["message"]))
+        return child
 
     def _not_started(self, silence: NoAnnouncement) -> EnvironmentFailure:
         python = interpreter_of(self._name)
         hint = f": install swarm-researcher in {python}" if python and "No module named" in str(silence) else ""
         return EnvironmentFailure(f"the process of the environment {self._name} did not start: {silence}{hint}")
-
-    def _started(self, child: Child, announced: dict[str, Any]) -> Child:
-        failure = announced.get("error")
-        if failure is None:
-            return child
-        child.stop()
-        raise error_class(failure["code"])(str(failure["message"]))

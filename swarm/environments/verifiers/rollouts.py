@@ -10,7 +10,6 @@ It imports nothing of this package. Lines of standard input are requests, lines 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import importlib
 import importlib.metadata
@@ -79,8 +78,6 @@ class Rollouts:
         harness = self._config.agent_harnesses()[self._seat].id
         modules = {self._vf.import_taskset(self._id), self._vf.import_harness(harness)}
         versions = {"verifiers": importlib.metadata.version("verifiers"), "python": sys.version.split()[0]}
-        for module in modules:
-            versions |= versions_of(module.__name__.partition(".")[0])
         return {
             "versions": versions,
             "sources": sorted(digest for module in modules for digest in digests_of(module)),
@@ -285,16 +282,6 @@ def split_values(kind: Any) -> list[str]:
     field = kind.model_fields.get("split")
     values = getattr(None if field is None else field.annotation, "__args__", ())
     return [value for value in values if isinstance(value, str)]
-
-
-def versions_of(package: str) -> dict[str, str]:
-    # An editable package does not list its modules; by convention, it has the name of its module.
-    names = importlib.metadata.packages_distributions().get(package, [package])
-    found: dict[str, str] = {}
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def digests_of(module: Any) -> list[str]:

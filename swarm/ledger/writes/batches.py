@@ -59,7 +59,10 @@ def close_batch(
 
 
 def finish_batch(connection: sqlite3.Connection, at: float, report: StepReport) -> None:
-    """Record a finished step. Raise Conflict unless the batch that the report names is closed."""
+    """Record a finished step: its metrics, and its members as TRAINED with their advantages.
+
+    Raise Conflict unless the batch that the report names is closed.
+    """
     finished = connection.execute(
         "UPDATE batches SET state = ?, step = ?, finished_at = ?, weight_version = ?, metrics = ?"
         " WHERE batch_id = ? AND state = ?",

@@ -21,7 +21,7 @@ from swarm.client.connections import ConnectionStack
 from swarm.client.transient_errors import is_transient
 from swarm.environments.base import Session
 from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, error_class
-from swarm.processes.announcement import claim_stdout
+from swarm.processes.child import claim_stdout
 from swarm.program.attempts import CALL_TIMEOUT_S, RecordedSession, model_of
 from swarm.program.base import Program, answer_in_turn, load_program
 from swarm.program.hosted.protocol import CallLine, FailureLine, FollowingLine, FromProgram, Line, ReadyLine

@@ -88,7 +88,7 @@ def test_a_prepared_episode_is_in_no_pool_and_holds_the_batch_back_until_it_is_c
         secret, episode = secrets.token_urlsafe(32), await stage.begin()
         await stage.call(episode)
         first = await prepare(stage, episode.episode_id, secret)
-        assert (first.state, first.replayed) == (EpisodeState.PREPARED, False)
+        assert (first.episode.state, first.replayed) == (EpisodeState.PREPARED, False)
         assert (await prepare(stage, episode.episode_id, secret)).replayed
         assert stage.pool.progress().episodes == 0
         assert not await stage.episodes.drained(0.05)
@@ -155,7 +155,7 @@ def test_a_commit_that_comes_too_late_is_refused_for_good(tmp_path: Path) -> Non
             transaction_sha256=row.transaction_sha256,
             ended_at=time.time() + COMMIT_LIMIT_S + 1,
         )
-        assert (late.state, late.outcome) == (EpisodeState.EXPIRED, "commit_timeout")
+        assert (late.episode.state, late.episode.outcome) == (EpisodeState.EXPIRED, "commit_timeout")
         with pytest.raises(EpisodeEnded, match="commit_timeout"):
             await stage.episodes.transactions.commit(episode.episode_id, secret)
 

@@ -11,11 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from swarm.environments.base import TIME_LIMIT_S, EnvironmentTask, Grade, Transcript, final_reply
 from swarm.environments.graders.judge import DEFAULT_PROMPT, MAX_CALLS, MAX_PAUSE_S, CallLog, ChatEndpoint, Judge
 from swarm.environments.graders.python_tests.sandboxed_tests import PythonTests
-from swarm.environments.graders.replies import JUDGE, PYTHON_TESTS, ReplyGrader, reply_grader
+from swarm.environments.graders.replies import GRADERS, ReplyGrader
 from swarm.environments.sources.columns import Grader, Row
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.sandbox.sandbox import find_sandbox
 
+PYTHON_TESTS, JUDGE = "python_tests", "judge"
+"""The graders that need more than a reply and an expected value."""
 TESTS_SECONDS, JUDGE_SECONDS = 10.0, 60.0
 TESTS_LIMIT_S = 600.0
 """Time limit for all tests of one reply, each of which starts its own sandbox."""
@@ -92,7 +94,12 @@ def _answer_grader(name: str, options: GraderOptions) -> AnswerGrader:
     if name == PYTHON_TESTS:
         sandbox = find_sandbox(otherwise="or choose another grader than python_tests")
         return PythonTests(sandbox, options.grader_seconds or TESTS_SECONDS)
-    return _judge(options) if name == JUDGE else _by_reply(reply_grader(name))
+    if name == JUDGE:
+        return _judge(options)
+    if name not in GRADERS:
+        names = ", ".join([*GRADERS, PYTHON_TESTS, JUDGE])
+        raise EnvironmentInvalid(f"unknown grader {name!r}: use {names}, or a folder with a grade.py", param="grader")
+    return _by_reply(GRADERS[name])
 
 
 def _judge(options: GraderOptions) -> Judge:

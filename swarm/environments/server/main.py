@@ -28,7 +28,7 @@ from swarm.environments.server.protocol import (
     Reference,
 )
 from swarm.environments.server.service import CallOverdue, EnvironmentService
-from swarm.errors import BadRequest, Conflict, EnvironmentInvalid, Forbidden, NotFound, SwarmError
+from swarm.errors import BadRequest, EnvironmentFailure, Forbidden, SwarmError
 from swarm.processes.child import claim_stdout
 from swarm.tasks.base import Split
 
@@ -37,14 +37,6 @@ IDLE_CONNECTION_S = 600.0
 FLUSH_S = 0.2
 STUCK_EXIT_CODE = 3
 """Exit code after a call that took too long. The thread of such a call can only be ended with its process."""
-
-_STATUS: tuple[tuple[type[SwarmError], int], ...] = (
-    (EnvironmentInvalid, 422),
-    (BadRequest, 400),
-    (Forbidden, 403),
-    (NotFound, 404),
-    (Conflict, 409),
-)
 
 
 class UnixListener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -141,8 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
             # Callers repeat their other running calls once this process has been restarted.
             threading.Timer(FLUSH_S, os._exit, (STUCK_EXIT_CODE,)).start()
         except SwarmError as error:
-            status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-            self._send(status, Failure(code=error.code, message=error.message))
+            self._send(
+                500 if isinstance(error, EnvironmentFailure) else 400, Failure(code=error.code, message=error.message)
+            )
 
     def _send(self, status: int, answer: BaseModel) -> None:
         document = answer.model_dump(mode="json")

@@ -28,7 +28,7 @@ class DatasetOptions(TaskOptions, GraderOptions):
     """Options of a task file, as in `tasks.jsonl?query=question&grader=number`."""
 
     grader: str = "exact"
-    """Name of the grader: exact, number, regex, json, maths, python_tests or judge."""
+    """Name of a built-in grader."""
 
 
 class DatasetSource(Source):

@@ -86,7 +86,7 @@ class FolderOptions(TaskOptions, GraderOptions):
     description: str = ""
     """One sentence for people."""
     grader: str | None = None
-    """Name of a grader instead of a grade.py: exact, number, regex, json, maths, python_tests or judge."""
+    """Name of a built-in grader, instead of a grade.py."""
     python: str | None = None
     """Interpreter that runs the folder's code, as a path from the folder. Default: the one that opens the folder."""
 

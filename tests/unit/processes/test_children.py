@@ -1,4 +1,4 @@
-"""Child processes end with whoever started them, and a process is not mistaken for a later one of its number."""
+"""Child processes end with whoever started them, are not mistaken for later ones, and import no more than they need."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,30 @@ from swarm.processes.child import (
     server_environment,
     tail,
 )
+from swarm.processes.imports import kept_out
+
+
+def test_a_library_that_is_kept_out_seems_not_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    with kept_out("this"), pytest.raises(ModuleNotFoundError):
+        import this  # noqa: F401
+    assert find_spec("this") is not None
+
+
+def test_a_library_that_is_there_already_stays() -> None:
+    with kept_out("json"):
+        import json
+    assert sys.modules["json"] is json
+
+
+def test_processes_of_our_own_import_httpx_without_its_command_line() -> None:
+    code = "import sys; from swarm.processes.imports import plain_httpx\nwith plain_httpx(): import httpx\n"
+    found = subprocess.run(
+        [sys.executable, "-c", f"{code}print(httpx.Client, 'rich' in sys.modules)\nimport rich"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert found.stdout.split()[-1] == "False"
+
 
 SPAWNER = """
 import sys, time

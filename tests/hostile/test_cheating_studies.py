@@ -38,7 +38,8 @@ GROUPS = {
 
 def cheating_planner(charter: Any, programs: Mapping[str, str]) -> Any:
     """Return a planner that tries all programs at once, confirms what leads, and answers that no objection applies."""
-    from researcher.planner.scripted import Script, ScriptedPlanner
+
+    from scripted_planner import Script, ScriptedPlanner
 
     from experiments_db import Operator
     from prompts import load

@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import BeforeValidator
 
 from experiments_db import Outcome, Verdict
 from researcher.plan import Contrast, Stage
 from researcher.tree import SearchNode
+
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A number that may be NaN, which JSON has as null."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +25,10 @@ class GainPart:
     corrected for the family.
     """
 
-    value: float = math.nan
-    ci_low: float = math.nan
-    ci_high: float = math.nan
-    p: float = math.nan
+    value: Number = math.nan
+    ci_low: Number = math.nan
+    ci_high: Number = math.nan
+    p: Number = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +43,12 @@ class ArmSummary:
     arm: str
     scores: Mapping[int, float]
     base_scores: Mapping[int, float]
-    mean: float
-    ci_low: float
-    ci_high: float
+    mean: Number
+    ci_low: Number
+    ci_high: Number
     run_ids: tuple[str, ...]
     failures: Mapping[int, str] = field(default_factory=dict[int, str])
-    half_width: float = math.nan
+    half_width: Number = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +69,17 @@ class Comparison:
 
     arm: str
     baseline: str
-    difference: float
-    ci_low: float
-    ci_high: float
-    p: float
-    p_adjusted: float
+    difference: Number
+    ci_low: Number
+    ci_high: Number
+    p: Number
+    p_adjusted: Number
     seeds: tuple[int, ...]
     verdict: Verdict
     run_ids: tuple[str, ...]
     iteration: int = 0
     basis: str = "seeds"
-    correlation: float = math.nan
+    correlation: Number = math.nan
     failures: int = 0
     baseline_failures: int = 0
     note: str = ""
@@ -82,7 +88,7 @@ class Comparison:
     retries: Mapping[int, str] = field(default_factory=dict[int, str])
     agent_gain: GainPart = GainPart()
     training_gain: GainPart = GainPart()
-    unseen_failures: float = math.nan
+    unseen_failures: Number = math.nan
 
 
 @dataclass(frozen=True, slots=True)

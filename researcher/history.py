@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from experiments_db import NotebookEntry
 from researcher.analysis import Analysis
-from researcher.plan import Arm, Plan
+from researcher.plan import Arm, Plan, Stage
 from researcher.tree import SearchTree
 
 
@@ -101,6 +101,11 @@ class History:
     def next_seed(self) -> int:
         """The first seed after those of all plans."""
         return max((seed for plan in self.plans for seed in plan.seeds), default=-1) + 1
+
+    @property
+    def claims(self) -> int:
+        """The number of plans that have made a claim."""
+        return sum(plan.stage is Stage.CLAIM for plan in self.plans)
 
     @property
     def planned_runs(self) -> int:

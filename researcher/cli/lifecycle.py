@@ -83,15 +83,16 @@ def extend(
     """Go on with a finished study as far as its charter has alpha left: more runs for open arms, or further plans."""
     with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
         from researcher.planner.rules import build_rules_planner
-        from researcher.study import continuation
+        from researcher.study.continuation import extend as extend_study
         from researcher.study.requests import find_study
         from researcher.study.settings import read_settings
 
         study = find_study(store, study_id)
-        wanted = continuation.ContinuationRequest(iterations, seeds, max_runs)
         settings = read_settings(study.settings)
         next_plan = build_rules_planner(settings).plan if settings.planner == "rules" else None
-        continuation.extend(store, study, wanted, next_plan, home)
+        extend_study(
+            store, study, iterations=iterations, seeds=seeds, max_runs=max_runs, next_plan=next_plan, home=home
+        )
         work(store, study.id, home, db, as_json, detach=detach)
 
 

@@ -43,7 +43,7 @@ def add_exploration(deps: Deps, charter: Charter, history: History) -> History:
         rules,
         explored=count_explored(list_all_trials(deps.store, deps.study_id)),
         used=deps.ledger.used()[BudgetKind.RUNS],
-        claims=count_claims(history),
+        claims=history.claims,
     )
     return replace(history, tree=tree, runs_left=max(0.0, left - _kept_for_baseline(charter, rules, tree)))
 
@@ -56,13 +56,9 @@ def _kept_for_baseline(charter: Charter, rules: SearchRules, tree: SearchTree) -
     return rules.rungs[-1] - (rules.rungs[0] if node.last is None else node.last.share)
 
 
-def count_claims(history: History) -> int:
-    return sum(plan.stage is Stage.CLAIM for plan in history.plans)
-
-
 def next_plan(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> Plan | None:
     """Return the next plan of a search; None ends the study, after an event that says why."""
-    claims = count_claims(history)
+    claims = history.claims
     if not share_of_alpha(charter.rule, claims):
         deps.log.note("plan.empty", f"{claims} confirmations have used all of alpha, so the study ends here.")
         return None
@@ -81,7 +77,7 @@ def next_plan(deps: Deps, charter: Charter, rules: SearchRules, history: History
 
 def _why_confirm(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> str:
     """Return why the exploration has ended; empty if it goes on."""
-    used, claims = deps.ledger.used(), count_claims(history)
+    used, claims = deps.ledger.used(), history.claims
     decisions = {item.iteration: item for item in deps.store.list_decisions(deps.study_id)}
     last = decisions.get(len(history.plans) - 1)
     if last is not None and last.action == Action.CONFIRM.value:
@@ -130,7 +126,7 @@ def _plan_round(deps: Deps, charter: Charter, rules: SearchRules, history: Histo
 
 def _confirm(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> Plan | None:
     """Return the plan that confirms the leader, once a review has not led the planner to withdraw it."""
-    used, claims = deps.ledger.used()[BudgetKind.RUNS], count_claims(history)
+    used, claims = deps.ledger.used()[BudgetKind.RUNS], history.claims
     most = runs_for_claim(charter, rules, used=used, claims=claims)
     if most is not None and most < 2 * charter.rule.min_seeds:
         deps.log.warn("budget.used_up", f"No confirmation: {most} runs of --max-runs are left for it.")

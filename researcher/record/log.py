@@ -35,12 +35,6 @@ JUDGED = "judged"
 BUDGET_USED_UP = "budget_used_up"
 """Key in the details of a decision: whether an exhausted budget made it."""
 
-_NUMBERS = (
-    *("mean", "difference", "ci_low", "ci_high", "half_width", "p", "p_adjusted", "correlation", "unseen_failures"),
-)
-"""Fields that may be NaN."""
-_PARTS = ("agent_gain", "training_gain")
-"""The parts of a comparison in which every number may be NaN."""
 _CHARTER, _PLAN = TypeAdapter(Charter), TypeAdapter(Plan)
 _ANALYSIS, _CLAIM = TypeAdapter(Analysis), TypeAdapter(Claim)
 
@@ -156,22 +150,11 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
 
 
 def analysis_from_json(document: Mapping[str, Any]) -> Analysis:
-    numbers = {name: [_with_nan(item) for item in document[name]] for name in ("arms", "comparisons")}
-    return _ANALYSIS.validate_python({**document, **numbers})
+    return _ANALYSIS.validate_python(document)
 
 
 def claim_from_json(document: Mapping[str, Any]) -> Claim:
     return _CLAIM.validate_python(document)
-
-
-def _with_nan(item: Mapping[str, Any]) -> dict[str, Any]:
-    parts = {name: _without_null(item[name]) for name in _PARTS if name in item}
-    return {**item, **parts, **{name: math.nan for name in _NUMBERS if item.get(name) is None}}
-
-
-def _without_null(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part without its null entries, so that the type's defaults, which are NaN, apply."""
-    return {name: value for name, value in part.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments_db import BudgetKind, ExperimentStore, StoredCharter, Study, StudyStatus
@@ -12,7 +12,7 @@ from researcher.charter import Charter
 from researcher.errors import AlphaSpent, NothingToExtend, TopicInvalid
 from researcher.history import History
 from researcher.judge.judgement import share_of_alpha
-from researcher.plan import Plan, Stage
+from researcher.plan import Plan
 from researcher.record.budget import present_budget
 from researcher.record.log import EXTENDED, StudyLog
 from researcher.study.ending import is_cut_short, is_over, reopen
@@ -23,29 +23,21 @@ NextPlan = Callable[[Charter, History], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class ContinuationRequest:
-    """The request of a person for more plans.
+class Continuation:
+    """The request of a person for at most `iterations` more plans, from that of `iteration` on.
 
-    It asks for at most `iterations` more plans, each with `seeds` runs per arm, under a budget of `max_runs` for the
-    whole study. None leaves `iterations` to the planner, `seeds` to the plan, and the budget as it is.
+    Each plan has `seeds` runs per arm; None leaves their number to the plan. `at` is the time of the request in seconds
+    since the epoch.
     """
 
-    iterations: int | None = None
-    seeds: int | None = None
-    max_runs: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """A request that takes effect with the plan of `iteration`; `at` is its time in seconds since the epoch."""
-
     iteration: int
-    request: ContinuationRequest = ContinuationRequest()
+    iterations: int
+    seeds: int | None = None
     at: float = 0.0
 
     @property
-    def last_iteration(self) -> int | None:
-        return None if self.request.iterations is None else self.iteration + self.request.iterations - 1
+    def last_iteration(self) -> int:
+        return self.iteration + self.iterations - 1
 
 
 def find_continuation(store: ExperimentStore, study_id: str) -> Continuation | None:
@@ -53,18 +45,24 @@ def find_continuation(store: ExperimentStore, study_id: str) -> Continuation | N
     newest = next(iter(store.list_events(study_id, kind=EXTENDED, newest_first=True, limit=1)), None)
     if newest is None:
         return None
-    return Continuation(
-        newest.payload["iteration"], ContinuationRequest(**newest.payload["request"]), newest.created_at
-    )
+    return Continuation(**newest.payload, at=newest.created_at)
 
 
 def extend(
-    store: ExperimentStore, study: Study, request: ContinuationRequest, next_plan: NextPlan | None, home: Path
-) -> Continuation:
-    """Set a finished study running again, though no process works on it yet, and return its continuation.
+    store: ExperimentStore,
+    study: Study,
+    *,
+    iterations: int,
+    seeds: int | None,
+    max_runs: int | None,
+    next_plan: NextPlan | None,
+    home: Path,
+) -> None:
+    """Set a finished study running again, though no process works on it yet.
 
-    `next_plan` is the planner's method, if the planner can be asked beforehand. Raises AlphaSpent. Raises
-    NothingToExtend for a study that is not finished, or whose next plan would compare nothing or exceed the budget.
+    `max_runs` is the budget of the whole study; None leaves it as it is. `next_plan` is the planner's method, if the
+    planner can be asked beforehand. Raises AlphaSpent. Raises NothingToExtend for a study that is not finished, or
+    whose next plan would compare nothing or exceed the budget.
     """
     if study.status is not StudyStatus.FINISHED:
         go_on = f": go on with `{resume_command(store, study.id, home)}`" if not is_over(store, study) else ""
@@ -77,29 +75,22 @@ def extend(
             " database, with more --max-runs"
         )
     charter = replace(charter, budget=present_budget(study.settings, charter.budget))
-    wanted = Continuation(len(history.plans), request)
-    check_alpha(charter, study.id, wanted, history)
+    wanted = Continuation(len(history.plans), iterations, seeds)
+    _check_alpha(charter, study.id, iterations, history)
     if next_plan is not None:
-        check_plan(charter, history, study.id, wanted, next_plan)
-    runs = "as many runs per arm as the plan says" if request.seeds is None else f"{request.seeds} runs per arm"
-    message = f"Extended by up to {request.iterations} plan(s) with {runs}."
-    payload = {"iteration": wanted.iteration, "request": asdict(request)}
+        _check_plan(charter, history, study.id, wanted, max_runs, next_plan)
+    runs = "as many runs per arm as the plan says" if seeds is None else f"{seeds} runs per arm"
+    message = f"Extended by up to {iterations} plan(s) with {runs}."
+    payload = {"iteration": wanted.iteration, "iterations": iterations, "seeds": seeds}
     store.append_event(study.id, EXTENDED, message, payload=payload)
     running = reopen(store, study.id, message)
-    if request.max_runs is not None:
-        change_budget(store, running, {"max_runs": request.max_runs})
-    return wanted
+    if max_runs is not None:
+        change_budget(store, running, {"max_runs": max_runs})
 
 
-def count_claims(history: History, iteration: int) -> int:
-    """Return how many plans before an iteration have made a claim."""
-    return sum(plan.stage is Stage.CLAIM for plan in history.plans if plan.iteration < iteration)
-
-
-def check_alpha(charter: Charter, study_id: str, wanted: Continuation, history: History) -> None:
+def _check_alpha(charter: Charter, study_id: str, count: int, history: History) -> None:
     """Raise AlphaSpent unless the charter has alpha for every plan that is asked for."""
-    first = count_claims(history, wanted.iteration)
-    count = 1 if wanted.request.iterations is None else wanted.request.iterations
+    first = history.claims
     shares = [share_of_alpha(charter.rule, claim) for claim in range(first, first + count)]
     if all(shares):
         return
@@ -112,7 +103,9 @@ def check_alpha(charter: Charter, study_id: str, wanted: Continuation, history: 
     )
 
 
-def check_plan(charter: Charter, history: History, study_id: str, wanted: Continuation, next_plan: NextPlan) -> None:
+def _check_plan(
+    charter: Charter, history: History, study_id: str, wanted: Continuation, max_runs: int | None, next_plan: NextPlan
+) -> None:
     """Raise NothingToExtend if the next plan would compare nothing with the baseline or exceed the budget."""
     proposed = adapt(next_plan(charter, history), wanted, history)
     if not {arm.name for arm in proposed.arms} - {charter.baseline}:
@@ -121,7 +114,7 @@ def check_plan(charter: Charter, history: History, study_id: str, wanted: Contin
             "was decided stands; begin a new study for other arms"
         )
     runs = len(proposed.arms) * len(proposed.seeds)
-    limit = charter.budget.max_runs if wanted.request.max_runs is None else wanted.request.max_runs
+    limit = charter.budget.max_runs if max_runs is None else max_runs
     used = history.planned_runs if history.runs_used is None else history.runs_used
     if limit is not None and used + runs > limit:
         raise NothingToExtend(
@@ -132,7 +125,7 @@ def check_plan(charter: Charter, history: History, study_id: str, wanted: Contin
 
 def adapt(proposed: Plan, wanted: Continuation | None, history: History) -> Plan:
     """Return the planner's plan with as many runs per arm as a person asked for; these are fresh and judged alone."""
-    seeds = None if wanted is None else wanted.request.seeds
+    seeds = None if wanted is None else wanted.seeds
     if wanted is None or seeds in (None, len(proposed.seeds)) or len(history.plans) < wanted.iteration:
         return proposed
     first = max((seed for plan in history.plans for seed in plan.seeds), default=-1) + 1

@@ -9,7 +9,7 @@ from researcher.charter import Charter
 from researcher.errors import BudgetExceeded
 from researcher.history import History
 from researcher.loop.deps import Deps, ResearchState
-from researcher.loop.explore import add_exploration, count_claims, next_plan
+from researcher.loop.explore import add_exploration, next_plan
 from researcher.loop.nodes.analyze import hypothesis_key
 from researcher.memory.standing import recall
 from researcher.plan import Arm, Plan, Stage
@@ -36,7 +36,7 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
             iteration=iteration,
             arms=arms,
             author=proposed.author or deps.planner.name,
-            claim=count_claims(history),
+            claim=history.claims,
         )
         if not _adds_runs(deps, planned):
             deps.log.note("plan.empty", "The next plan adds no run to those there are, so the study ends here.")

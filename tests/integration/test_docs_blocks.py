@@ -48,7 +48,7 @@ class Block:
 def late_imports() -> None:
     global add_study, create_database, Simulation, FILE_LOGGED, open_store, check_study, read_settings
     global complete_from_topic, NEWS, SCHEMA, News, describe
-    from explorer_study import add_study, create_database
+    from explorer_samples import add_study, create_database
     from simulated_study import Simulation
 
     from experiments_db import FILE_LOGGED, open_store

@@ -1,16 +1,19 @@
 """The contents of one study, kept up to date by reading only the rows that are new.
 
-Place in the flow: queries.py keeps a reader for each study that somebody looks at. A long study has thousands of arms,
-runs and scores, so these are read only when they change. The rest is small and read each time. This module knows
-nothing of Streamlit.
+A long study has thousands of arms, runs and scores, so these are read only when they change. The rest is small and read
+each time.
 """
 
 from __future__ import annotations
 
 from threading import Lock
+from typing import TYPE_CHECKING
 
-from experiments_db import Experiment, ExperimentStore, RunMean, RunSummary, lease_name, read_search_arms
+from experiments_db import Experiment, RunMean, RunSummary, lease_name, read_search_arms
 from ui.contents import StudyContents
+
+if TYPE_CHECKING:
+    from experiments_db import ExperimentStore
 
 
 class StudyReader:

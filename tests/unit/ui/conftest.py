@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-import streamlit as st
-from explorer_study import add_many_runs, add_study, create_database
-from streamlit.testing.v1 import AppTest
+from explorer_samples import add_many_runs, add_study, create_database
 
 APP = Path(__file__).parents[3] / "ui" / "app.py"
 TIMEOUT_S = 60
-
-OpenPage = Callable[..., AppTest]
 
 
 @pytest.fixture(scope="session")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with a finished and a running study; only to be read."""
 
-    def fill(store: object, home: Path) -> None:
-        add_study(store, home)  # pyright: ignore[reportArgumentType]
-        add_study(store, home, is_finished=False)  # pyright: ignore[reportArgumentType]
+    def fill(store: Any, home: Path) -> None:
+        add_study(store, home)
+        add_study(store, home, is_finished=False)
 
     return create_database(tmp_path_factory.mktemp("explorer"), fill)
 
@@ -34,8 +31,14 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenPage]:
-    """Runs a page of the explorer on a database, with query parameters, as a visitor of its address would."""
+def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Runs a page of the explorer on a database, with query parameters, as a visitor of its address would.
+
+    It raises no exception.
+    """
+    import streamlit as st
+    from streamlit.testing.v1 import AppTest
+
     # A server looks through all installed distributions for components when it starts; AppTest does so with every run,
     # which takes longer than the pages. The explorer uses none.
     monkeypatch.setattr("streamlit.components.v2.manifest_scanner.scan_component_manifests", list)
@@ -46,7 +49,9 @@ def open_page(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenPage]:
         for name, value in params.items():
             app.query_params[name] = value
         app.switch_page(f"app_pages/{page}.py")
-        return app.run()
+        shown = app.run()
+        assert not shown.exception
+        return shown
 
     yield visit
     st.cache_data.clear()

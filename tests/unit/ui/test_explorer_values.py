@@ -5,20 +5,17 @@ from __future__ import annotations
 import io
 import math
 import os
-import sys
 from html.parser import HTMLParser
-from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import pytest
-from explorer_study import HOSTILE
+from explorer_samples import HOSTILE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 
-import ui
-from ui import differences, downloads, formats, study_files, token_view
+from ui import formats, study_files, token_view
+from ui.tables.filters import UnreadableFilter, parse_filter
 
 FOREIGN = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cs", "Cc", "Zl", "Zp", "Zs"]), min_size=1)
 
@@ -37,10 +34,16 @@ def test_numbers_that_are_not_finite_are_missing() -> None:
     assert formats.score(0.85749) == "0.857" and formats.probability(0.0004) == "< 0.001"
 
 
+def parse_inline(text: str) -> list[Any]:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark").parseInline(text)
+
+
 @given(FOREIGN)
 @settings(deadline=None)
 def test_foreign_text_survives_markdown_as_it_is(text: str) -> None:
-    tokens = MarkdownIt("commonmark").parseInline(formats.plain(text))
+    tokens = parse_inline(formats.plain(text))
     children = tokens[0].children or []
     assert {child.type for child in children} <= {"text", "text_special"}
     assert "".join(child.content for child in children) == text
@@ -49,7 +52,7 @@ def test_foreign_text_survives_markdown_as_it_is(text: str) -> None:
 @given(FOREIGN)
 @settings(deadline=None)
 def test_foreign_names_are_one_code_span(text: str) -> None:
-    tokens = MarkdownIt("commonmark").parseInline(formats.name(text))
+    tokens = parse_inline(formats.name(text))
     assert [(child.type, child.content) for child in tokens[0].children or []] == [("code_inline", text)]
 
 
@@ -118,11 +121,7 @@ def test_files_are_found_in_the_study_folder_wherever_it_was_moved(tmp_path: Pat
     log = tmp_path / "studies" / "st-1" / "runs" / "run-1" / "client.log"
     log.parent.mkdir(parents=True)
     log.write_text("one\ntwo\n")
-    for stored in (
-        str(log),
-        "runs/studies/st-1/runs/run-1/client.log",
-        "/elsewhere/studies/st-1/runs/run-1/client.log",
-    ):
+    for stored in (str(log), *(f"{place}/studies/st-1/runs/run-1/client.log" for place in ("runs", "/elsewhere"))):
         assert study_files.locate(tmp_path, "st-1", stored) == log.resolve()
 
 
@@ -146,6 +145,8 @@ def test_the_tail_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:
 
 
 def test_only_settings_that_differ_are_listed() -> None:
+    from ui import differences
+
     old = {"lr": 0.001, "seed": 1, "nested": {"a": 1, "b": [1, 2]}, "gone": None}
     new = {"lr": 0.01, "seed": 2, "nested": {"a": 1, "b": [1, 3]}, "new": True}
     table = differences.differing_settings([("Setting", old), ("new", new)])
@@ -155,11 +156,17 @@ def test_only_settings_that_differ_are_listed() -> None:
 
 
 def test_the_same_program_has_no_diff() -> None:
+    from ui import differences
+
     assert differences.code_diff("a\nb", "a\nb", old_name="x", new_name="y") == ""
     assert "+c" in differences.code_diff("a\nb", "a\nc", old_name="x", new_name="y")
 
 
 def test_tables_are_downloaded_whole_and_formulas_defused() -> None:
+    import pandas as pd
+
+    from ui import downloads
+
     frame = pd.DataFrame({"arm": ["=1+1", "b"], "factor": [0.5, "high"], "score": [0.25, None]})
     assert pd.read_csv(io.BytesIO(downloads.to_csv(frame)))["arm"].to_list() == ["'=1+1", "b"]
     stored = pd.read_parquet(io.BytesIO(downloads.to_parquet(frame)))
@@ -167,7 +174,47 @@ def test_tables_are_downloaded_whole_and_formulas_defused() -> None:
     assert stored["score"].to_list()[0] == 0.25
 
 
-def test_no_module_of_the_explorer_hides_an_installed_one() -> None:
-    folder = Path(ui.__file__).parent
-    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()} - {"__init__"}
-    assert not names & (set(sys.stdlib_module_names) | set(packages_distributions()))
+ROW = {
+    "status": "complete", "lr": 1e-3, "note": "figure two", "tag": ("paper", "old"), "score": None, "guard.patience": 3,
+    "is_on": True, "model": "nano",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("", True),
+        ("lr>=1e-3", True),
+        ("lr = 0.001", True),
+        ("lr<0.001", False),
+        ("status=Complete model!=micro", True),
+        ("status=complete model=micro", False),
+        ("figure", True),
+        ('"figure two"', True),
+        ('"two figure"', False),
+        ("note~TWO", True),
+        ("tag=paper", True),
+        ("tag!=paper", False),
+        ("tag!=new", True),
+        ("score>0", False),
+        ("score!=1", True),
+        ("patience=3", True),
+        ("is_on=true", True),
+        ("LR=0.001", True),
+    ],
+)
+def test_a_row_is_kept_if_every_part_of_the_expression_holds(text: str, kept: bool) -> None:
+    assert parse_filter(text, ROW).keeps(ROW) is kept
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("lrr>1", "lr"), ("lr>fast", "number"), ('note="a', '"a'), ("=3", "=3"), ("x.y=1", "x.y"), ("lr>", "lr>")],
+)
+def test_an_expression_that_cannot_be_read_says_which_part(text: str, named: str) -> None:
+    with pytest.raises(UnreadableFilter, match=named):
+        parse_filter(text, ROW)
+
+
+def test_the_columns_of_an_expression_are_known() -> None:
+    assert parse_filter("lr>0 word status=a lr<1", ROW).names == ("lr", "status")

@@ -1,10 +1,4 @@
-"""Connections and transactions of a SQLite file or a PostgreSQL database, and the meaning of their errors.
-
-SQLite runs in WAL mode, so that readers never wait for the writer. `synchronous=FULL` makes acknowledged writes survive
-a power cut: a study commits rarely and its runs are expensive. Foreign keys are on. A lock file beside the database
-allows one writer at a time, across processes. The lock also keeps two connections from writing and checkpointing at
-once. SQLite before 3.51.3 may then damage the file (the WAL-reset bug, sqlite.org/wal.html).
-"""
+"""Connections and transactions of a SQLite file or a PostgreSQL database, and the meaning of their errors."""
 
 from __future__ import annotations
 
@@ -48,7 +42,13 @@ SQLITE_HEADER = b"SQLite format 3\x00"
 
 
 class Database:
-    """An engine with its write lock. `path` is the file of a SQLite database, None for PostgreSQL."""
+    """An engine with its write lock. `path` is the file of a SQLite database, None for PostgreSQL.
+
+    SQLite runs in WAL mode, so that readers never wait for the writer. `synchronous=FULL` makes acknowledged writes
+    survive a power cut: a study commits rarely and its runs are expensive. A lock file beside the database allows one
+    writer at a time, across processes. It also keeps two connections from writing and checkpointing at once: SQLite
+    before 3.51.3 may then damage the file (the WAL-reset bug, sqlite.org/wal.html).
+    """
 
     def __init__(self, engine: Engine, *, path: Path | None, read_only: bool) -> None:
         self.engine = engine

@@ -1,7 +1,6 @@
 """The arms of a study as its search sees them: their parents, their exploring runs, their checks and their failures.
 
-Place in the flow: the report and the explorer read these, so that both show the same tree. Nothing here is a claim: an
-exploring run ends at a rung, has one seed, and no verdict rests on it. This module draws nothing and judges nothing.
+Nothing here is a claim: an exploring run ends at a rung, has one seed, and no verdict rests on it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Studies as pandas frames, for the explorer, the report and export.
-
-Times stay seconds since the epoch. A frame without rows still has its fixed columns.
-"""
+"""Studies as pandas frames, for the explorer, the report and export; times stay seconds since the epoch."""
 
 # pandas ships annotations that pyright's strict mode reads only in part.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false

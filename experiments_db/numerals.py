@@ -1,8 +1,4 @@
-"""Numbers of settings as text, with every digit that was given and no rounding error of the computer.
-
-Place in the flow: names of arms, reports and the explorer write settings through this module, so that a number looks
-the same everywhere. Scores are measurements; whoever shows them rounds them.
-"""
+"""Numbers of settings as text, with every digit that was given and no rounding error of the computer."""
 
 from __future__ import annotations
 

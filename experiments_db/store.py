@@ -1,9 +1,4 @@
-"""The store of studies: every read and write there is, one transaction each.
-
-Frozen records go in and out, never ORM objects. `get_*` raises RecordNotFound, `find_*` gives None; writes that a
-crashed process may repeat are keyed, as their docstrings say. A store may be used from several threads. After a fork,
-open a new one.
-"""
+"""The store of studies: every read and write, one transaction each."""
 
 from __future__ import annotations
 
@@ -38,7 +33,11 @@ class ExperimentStore(
     EpisodeSearch,
     ServerStore,
 ):
-    """The store, with all parts on one database. `open_store` makes it; close it, or use it as a context manager."""
+    """The store, with all parts on one database. `open_store` makes it; close it, or use it as a context manager.
+
+    Frozen records go in and out. `get_*` raises RecordNotFound, `find_*` gives None; writes that a crashed process may
+    repeat are keyed, as their docstrings say. A store may be used from several threads. After a fork, open a new one.
+    """
 
     @property
     def location(self) -> str:

@@ -1,8 +1,6 @@
 """True if a process works on a study, judged from its status and its lease in the same way for all readers.
 
-Place in the flow: the commands status, list and watch ask, and so does the explorer. A killed process leaves the status
-as it was, so the status alone is not enough. This module knows no process of the system: a caller that can tell that an
-owner is gone passes `is_gone`.
+A killed process leaves the status as it was, so the status alone is not enough.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Frames to Altair charts. Colours, fonts and backgrounds are the theme's.
-
-Place in the flow: pages shape a frame as a function here asks for it and show what comes back. This module knows
-nothing of Streamlit or the store.
-"""
+"""Altair charts of frames. Colours, fonts and backgrounds are the theme's."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""The records of one study, and what follows from them: the runs that count, the arms' scores and their ranking.
+"""The records of one study, and what follows from them: the runs that count, the scores of the arms, their ranking.
 
-Place in the flow: `queries.load_study` fills a `StudyContents`; pages and charts read it. Means are computed here by
-the charter's rule: the final score on the search split, one run per seed. Where the charter judges by another number,
-the means come from the researcher's last analysis. Intervals and verdicts always come from that analysis. This module
-knows nothing of Streamlit.
+Means follow the charter's rule; intervals and verdicts come from the researcher's last analysis.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Differences between configurations and between programs.
-
-Place in the flow: the run and compare pages show these. It knows nothing of Streamlit or the store.
-"""
+"""Differences between configurations and between programs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tables as files for download.
-
-Place in the flow: the runs page offers them. It knows nothing of Streamlit or the store.
-"""
+"""Tables as files for download."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Parts that several pages show, and the address bar, which names the database, study or run of a page.
-
-Place in the flow: between the pages and Streamlit. It formats through `formats` and reads through `queries`. Each page
-decides for itself what it consists of.
-"""
+"""Parts that several pages show, and the address bar, which names the database, study or run of a page."""
 
 from __future__ import annotations
 

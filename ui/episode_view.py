@@ -1,8 +1,4 @@
-"""An episode as people read it: its conversation, and its samples token by token.
-
-Place in the flow: pages show the episodes of runs and trainings through this module, and the calls of a planner's
-model. Every text is of a model or a user, and is shown as text. It reads nothing.
-"""
+"""An episode as people read it: its conversation, and its samples token by token. Every text is shown as text."""
 
 from __future__ import annotations
 

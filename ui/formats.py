@@ -1,8 +1,4 @@
-"""Values as text for people: numbers, times, and text from outside that must not become markup.
-
-Place in the flow: pages, charts and elements format through this module. It knows nothing of Streamlit. Of the store it
-knows only how numbers of settings are written.
-"""
+"""Values as text for people: numbers, times, and text from outside that must not become markup."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Parts of pages that follow the database: drawn anew when it changes, and left alone while it does not.
-
-Place in the flow: pages that show something unfinished end with `follow`. Every five seconds a tiny fragment asks for
-a token; only another token makes Streamlit run the page again. This module knows nothing of what is shown.
-"""
+"""Parts of pages that follow the database: drawn anew when it changes, and left alone while it does not."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Files of a study, found from the paths in the database and read only inside the study's own folder.
 
-Place in the flow: the study and run pages show logs and offer reports through this module. A path in the database is
-not trusted: one that leads out of `<home>/studies/<study id>`, by dots or by links, counts as absent. This module knows
-nothing of Streamlit.
+A path that leads out of `<home>/studies/<study id>`, by dots or by links, counts as absent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The tokens of a sample as HTML, coloured by the values that were recorded with them.
-
-Place in the flow: pages show the samples of an episode through this module. Tokens are text of a model or a user: every
-token is escaped, and line breaks, blanks and control characters are made visible. It knows nothing of Streamlit or the
-store.
-"""
+"""The tokens of a sample as HTML, coloured by the values that were recorded with them; every token is escaped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The search for episodes: those of runs, which a study kept, and those of trainings, which a server recorded.
-
-The database searches, and answers one page at a time without conversations and tokens.
-"""
+"""The search for episodes of runs and of trainings, a page at a time, without conversations and tokens."""
 
 from __future__ import annotations
 

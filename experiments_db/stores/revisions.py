@@ -1,11 +1,4 @@
-"""Revisions, the numbers of a study's writes, kept with its arms, plans and runs.
-
-The other parts call `renumber` as they write. A reader that looks repeatedly reads only what is newer than the revision
-it has seen. A new curve or score of a run counts as a write of the run.
-
-The counter is in the row of the study, which stays locked until the transaction ends. Revisions are therefore committed
-in order, on a server too. A reader that has seen one revision never meets an older one later.
-"""
+"""Revisions, the numbers of a study's writes, kept with its arms, plans and runs, and what is newer than one."""
 
 from __future__ import annotations
 
@@ -45,6 +38,12 @@ RecordT = TypeVar("RecordT")
 
 
 class RevisionStore(StoreBase):
+    """The reading of what is new; the other parts call `renumber` as they write, also for a curve or score of a run.
+
+    The counter is in the row of the study, which stays locked until the transaction ends. Revisions are therefore
+    committed in order, on a server too. A reader that has seen one revision never meets an older one later.
+    """
+
     def read_version(self) -> str:
         """Return a text that differs from the one before if another process or store has changed anything since.
 

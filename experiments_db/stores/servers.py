@@ -1,8 +1,4 @@
-"""The servers that trainings and runs show: where each lies, what it trains, and when it was seen last.
-
-There is no table of servers, so all this follows from the records of trainings and runs. Whether a server still runs is
-not known here.
-"""
+"""The servers that records of trainings and runs show: where each lies, what it trains, when it was seen last."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Pictures, sounds and tables among the recorded files, shown as what they are.
-
-Place in the flow: view.py shows a selected file here, above the commands that load it. The content of a file is not
-trusted: nothing is shown that a browser could run.
-"""
+"""Pictures, sounds and tables among the recorded files, shown as what they are; nothing that a browser could run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The files and checkpoints that a run or a training left, with the commands that load them.
 
-Place in the flow: view.py shows them. A path in the database is not trusted: only below the folder of the database is a
-path looked at, so that a database of somebody else cannot make this machine look elsewhere. It knows nothing of
-Streamlit.
+A path in the database is not trusted: only below the folder of the database is a path looked at.
 """
 
 from __future__ import annotations

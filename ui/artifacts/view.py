@@ -1,7 +1,4 @@
-"""The table of recorded files, and the commands that load the one that is selected.
-
-Place in the flow: the pages of runs and trainings show their files through `show_files`.
-"""
+"""The table of recorded files, and the commands that load the one that is selected."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Charts of curves: lines told apart by colour and dash, intervals, a crosshair, and a brush that zooms.
-
-Place in the flow: `view.py` hands over the frames of `series.py`. Colours and fonts are the theme's. This module knows
-nothing of Streamlit or the store.
-"""
+"""Charts of curves: lines told apart by colour and dash, intervals, a crosshair, and a brush that zooms."""
 
 from __future__ import annotations
 

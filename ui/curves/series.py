@@ -1,8 +1,4 @@
-"""The series of a chart: which runs each of them stands for, and the values to draw.
-
-Place in the flow: pages name the series, `view.py` reads their points and has them placed and combined here, and
-`drawing.py` draws the result. This module knows nothing of Streamlit, Altair or the store.
-"""
+"""The series of a chart: which runs each of them stands for, and the values to draw."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The curves of one or several series as the user asks for them: metrics, x axis, smoothing, scale and zoom.
 
-Place in the flow: the pages of runs, trainings and comparisons name their series and a function that reads points.
 All choices are in the address, so that a link shows the same charts.
 """
 

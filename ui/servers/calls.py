@@ -1,7 +1,6 @@
 """Calls of a server's control API, each within three seconds whatever the server does.
 
-Place in the flow: the page of servers calls through this module. It follows no redirect and uses no proxy, so a token
-reaches the address that the user sees and no other. It knows nothing of Streamlit.
+No redirect is followed and no proxy used, so a token reaches the address that the user sees and no other.
 """
 
 from __future__ import annotations

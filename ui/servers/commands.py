@@ -1,7 +1,6 @@
 """The commands that a user can send to a server: start, stop, another policy, another setting of the job.
 
-Place in the flow: the page of servers offers these to a user with a token. A command is first shown as it will be sent,
-and sent once the user confirms it. What the server answers is shown as it is.
+A command is shown as it will be sent, and sent once the user confirms it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The live state of a server: what it trains, how far it is, who works with it, and what its guard found.
-
-Place in the flow: the page of servers shows a status through this module. It calls no server.
-"""
+"""The live state of a server: what it trains, how far it is, who works with it, and what its guard found."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a server says of itself, as far as the explorer shows it.
-
-Place in the flow: the page of servers reads answers through these models. Unknown fields are ignored, so that servers
-of other versions can be looked at. Every text in here is foreign.
-"""
+"""The status of a server, as far as the explorer shows it; unknown fields are ignored. Every text in it is foreign."""
 
 from __future__ import annotations
 

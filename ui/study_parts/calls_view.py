@@ -1,8 +1,4 @@
-"""The calls of a language model that a study's planner and reviewer made: what they cost, and what was said.
-
-Place in the flow: a section of the study page. A call is read in full only once the user selects it. This module judges
-nothing.
-"""
+"""The calls of a language model that a study's planner and reviewer made: what they cost, and what was said."""
 
 from __future__ import annotations
 

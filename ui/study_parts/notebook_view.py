@@ -1,8 +1,4 @@
-"""The planner's side of a study: its notebook, reviews, and questions to an external planner.
-
-Place in the flow: a section of the study page. Everything here is words of planners and reviewers.
-This module judges nothing.
-"""
+"""The planner's side of a study: its notebook, reviews, and questions to an external planner."""
 
 from __future__ import annotations
 

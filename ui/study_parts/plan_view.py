@@ -1,7 +1,4 @@
-"""The plan of a study: its hypotheses with the arms that test them, and its charter.
-
-Place in the flow: a section of the study page. This module judges nothing.
-"""
+"""The plan of a study: its hypotheses with the arms that test them, and its charter."""
 
 from __future__ import annotations
 

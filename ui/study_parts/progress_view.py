@@ -1,8 +1,4 @@
-"""The progress of a running study: what each arm and seed is at, the time left, the leader so far, and the curves.
-
-Place in the flow: the study page shows this while a study runs. It reads through `queries` and judges nothing: the
-intervals are those of the researcher's analyses.
-"""
+"""The progress of a running study: what each arm and seed is at, the time left, the leader so far, and the curves."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The search of an exploring study: the tree of experiments, and one arm of it in detail.
-
-Place in the flow: a section of the study page. The tree and its scores are those of the report. A click on an arm
-chooses it. This module judges nothing.
-"""
+"""The search of an exploring study: the tree of experiments, and one arm of it in detail."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The tree of experiments as an Altair chart, which tells of clicks on its arms.
-
-Place in the flow: search_view.py shapes the frames and shows the chart. This module knows nothing of Streamlit or the
-store.
-"""
+"""The tree of experiments as an Altair chart, which tells of clicks on its arms."""
 
 from __future__ import annotations
 

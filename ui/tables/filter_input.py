@@ -1,7 +1,4 @@
-"""The field in which a filter of a table is typed.
-
-Place in the flow: the pages with tables show it above their tables, and keep the rows that agree with what it returns.
-"""
+"""The field in which a filter of a table is typed."""
 
 from __future__ import annotations
 

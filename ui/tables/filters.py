@@ -1,8 +1,4 @@
-"""Filter expressions of tables, such as `lr>=1e-3 status=complete "word order" tag!=old`.
-
-Place in the flow: the pages with tables parse what the user types and keep the rows that agree with it. This module
-knows nothing of Streamlit or the store.
-"""
+"""Filter expressions of tables, such as `lr>=1e-3 status=complete "word order" tag!=old`."""
 
 from __future__ import annotations
 

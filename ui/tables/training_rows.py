@@ -1,8 +1,4 @@
-"""Trainings as rows: the values that one can filter, sort, group and compare them by.
-
-Place in the flow: the page of trainings reads trainings and metrics, and makes rows and groups of them here. This
-module knows nothing of Streamlit or the store.
-"""
+"""Trainings as rows: the values that one can filter, sort, group and compare them by."""
 
 from __future__ import annotations
 

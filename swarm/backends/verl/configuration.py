@@ -16,9 +16,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
-from swarm.backends.verl.schema import MODEL_ENGINES, RESERVED, VerlSchema, check_limits, owner_of, read_schema
+from swarm.backends.verl.schema import MODEL_ENGINES, PASSED, RESERVED, VerlSchema, check_limits, owner_of, read_schema
 from swarm.errors import JobInvalid
-from swarm.job import TrainJob
+from swarm.job import TRAITS, TrainJob
 from swarm.job.checks import bypass_settings
 from swarm.trainer.checkpoint_files import one_line
 
@@ -156,51 +156,30 @@ def _layout(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _implied(job: TrainJob, model_directory: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return {
+        **_passed(job),
         **_of_policy(job, given),
-        **(_of_critic(job) if job.has_critic else {}),
         **_of_optimizer(job, given),
-        **_of_sampler(job),
-        **_of_run(job, model_directory),
+        **_of_run(model_directory),
         **(_of_cpu() if job.n_gpu == 0 else _of_gpu(given)),
         **_of_memory(job, given),
     }
 
 
+def _passed(job: TrainJob) -> dict[str, Any]:
+    """Return the settings that have the value of a field as it is. Those of a critic are left out without one."""
+    unread = {name for name, traits in TRAITS.items() if traits.algorithm == "gae" and not job.has_critic}
+    return {path: getattr(job, field) for path, field in PASSED.items() if field not in unread}
+
+
 def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
     is_corrected = job.has_proximal_policy
     return {
-        "algorithm.adv_estimator": job.algorithm,
-        "algorithm.gamma": job.gamma,
-        "algorithm.norm_adv_by_std_in_grpo": job.norm_adv_by_std_in_grpo,
-        "algorithm.gdpo_reward_keys": job.gdpo_reward_keys,
-        "algorithm.gdpo_reward_weights": job.gdpo_reward_weights,
         "algorithm.rollout_correction.rollout_is": job.rollout_is if is_corrected else None,
-        "algorithm.rollout_correction.rollout_is_threshold": job.rollout_is_threshold,
         # Without a correction, the policy is compared with the policy that sampled: verl's bypass mode.
         "algorithm.rollout_correction.bypass_mode": not is_corrected
         and "algorithm.rollout_correction.rollout_rs" not in given,
-        f"{ACTOR}.policy_loss.loss_mode": job.policy_loss,
-        f"{ACTOR}.policy_loss.dro_beta": job.dro_beta,
         f"{ACTOR}.policy_loss.rollout_correction": {"_target_": CORRECTION, **bypass_settings(job)},
-        f"{ACTOR}.clip_ratio": job.clip_ratio,
-        f"{ACTOR}.clip_ratio_low": job.clip_ratio_low,
-        f"{ACTOR}.clip_ratio_high": job.clip_ratio_high,
-        f"{ACTOR}.clip_ratio_c": job.clip_ratio_c,
-        f"{ACTOR}.loss_agg_mode": job.loss_agg_mode,
         f"{ACTOR}.loss_scale_factor": job.loss_scale_factor or job.max_response_length,
-        f"{ACTOR}.entropy_coeff": job.entropy_coeff,
-        f"{ACTOR}.use_kl_loss": job.use_kl_loss,
-        f"{ACTOR}.kl_loss_coef": job.kl_loss_coef,
-        f"{ACTOR}.kl_loss_type": job.kl_loss_type,
-    }
-
-
-def _of_critic(job: TrainJob) -> dict[str, Any]:
-    return {
-        "algorithm.lam": job.lam,
-        "critic.optim.lr": job.critic_lr,
-        "critic.cliprange_value": job.cliprange_value,
-        "trainer.critic_warmup": job.critic_warmup,
     }
 
 
@@ -209,17 +188,10 @@ def _of_optimizer(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
     updates = 1 if _model_engine(given) == "dp" else job.ppo_epochs * job.mini_batch_num
     return {
         **_of_schedule(job, given),
-        f"{ACTOR}.optim.lr": job.lr,
         f"{ACTOR}.optim.lr_warmup_steps": job.lr_warmup_steps * updates,
-        f"{ACTOR}.optim.weight_decay": job.weight_decay,
         f"{ACTOR}.optim.betas": list(job.betas),
-        f"{ACTOR}.optim.clip_grad": job.grad_clip,
-        f"{ACTOR}.grad_clip": job.grad_clip,
-        f"{ACTOR}.ppo_epochs": job.ppo_epochs,
         f"{ACTOR}.ppo_mini_batch_size": max(1, job.batch_size // job.mini_batch_num),
         f"{ACTOR}.use_dynamic_bsz": True,
-        f"{ACTOR}.ppo_max_token_len_per_gpu": job.ppo_max_token_len,
-        f"{ACTOR}.data_loader_seed": job.seed,
         "critic.ppo_max_token_len_per_gpu": job.ppo_max_token_len,
     }
 
@@ -238,29 +210,15 @@ def _of_schedule(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{ACTOR}.optim.lr_scheduler_type": scheduler, f"{ACTOR}.optim.min_lr_ratio": job.min_lr_ratio}
 
 
-def _of_sampler(job: TrainJob) -> dict[str, Any]:
+def _of_run(model_directory: Path) -> dict[str, Any]:
     return {
         f"{ROLLOUT}.name": "vllm",
-        f"{ROLLOUT}.n": job.num_repeat,
         f"{ROLLOUT}.nnodes": 1,
         f"{ROLLOUT}.n_gpus_per_node": 1,
         f"{ROLLOUT}.tensor_model_parallel_size": 1,
-        f"{ROLLOUT}.temperature": job.temperature,
-        f"{ROLLOUT}.max_model_len": job.max_model_len,
-        f"{ROLLOUT}.seed": job.seed,
         f"{ROLLOUT}.checkpoint_engine.backend": "shm_file",
-        "data.train_batch_size": job.batch_size,
-        "data.max_response_length": job.max_response_length,
-    }
-
-
-def _of_run(job: TrainJob, model_directory: Path) -> dict[str, Any]:
-    return {
         f"{MODEL}.path": str(model_directory),
         "critic.model.path": str(model_directory),
-        "trainer.project_name": job.project_name,
-        "trainer.experiment_name": job.experiment_name,
-        "trainer.total_training_steps": job.total_steps,
         "trainer.logger": [],
         "trainer.val_before_train": False,
         "trainer.resume_mode": "disable",

@@ -139,7 +139,7 @@ def _read_dataclass_fields(package: Path) -> dict[str, frozenset[str]]:
     return {name: frozenset(with_inherited(name)) for name in own}
 
 
-OWNED: Final[Mapping[str, str]] = {
+PASSED: Final[Mapping[str, str]] = {
     "algorithm.adv_estimator": "algorithm",
     "algorithm.gamma": "gamma",
     "algorithm.lam": "lam",
@@ -149,23 +149,9 @@ OWNED: Final[Mapping[str, str]] = {
     "algorithm.gdpo_reward_keys": "gdpo_reward_keys",
     "algorithm.gdpo_reward_weights": "gdpo_reward_weights",
     "algorithm.norm_adv_by_std_in_grpo": "norm_adv_by_std_in_grpo",
-    "algorithm.rollout_correction.rollout_is": "rollout_is",
     "algorithm.rollout_correction.rollout_is_threshold": "rollout_is_threshold",
-    "algorithm.rollout_correction.loss_type": "loss_type",
-    "actor_rollout_ref.model.path": "model",
-    "actor_rollout_ref.model.lora_rank": "lora_rank",
-    "actor_rollout_ref.model.lora_alpha": "lora_alpha",
-    "actor_rollout_ref.model.target_modules": "lora_target_modules",
-    "actor_rollout_ref.model.enable_gradient_checkpointing": "enable_gradient_checkpointing",
     "actor_rollout_ref.actor.optim.lr": "lr",
-    "actor_rollout_ref.actor.optim.lr_warmup_steps": "lr_warmup_steps",
-    "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": "lr_warmup_steps",
-    "actor_rollout_ref.actor.optim.lr_scheduler_type": "lr_scheduler_type",
-    "actor_rollout_ref.actor.optim.warmup_style": "lr_scheduler_type",
-    "actor_rollout_ref.actor.optim.min_lr_ratio": "min_lr_ratio",
-    "actor_rollout_ref.actor.optim.total_training_steps": "total_steps",
     "actor_rollout_ref.actor.optim.weight_decay": "weight_decay",
-    "actor_rollout_ref.actor.optim.betas": "betas",
     "actor_rollout_ref.actor.optim.clip_grad": "grad_clip",
     "actor_rollout_ref.actor.grad_clip": "grad_clip",
     "actor_rollout_ref.actor.policy_loss.loss_mode": "policy_loss",
@@ -175,28 +161,48 @@ OWNED: Final[Mapping[str, str]] = {
     "actor_rollout_ref.actor.clip_ratio_high": "clip_ratio_high",
     "actor_rollout_ref.actor.clip_ratio_c": "clip_ratio_c",
     "actor_rollout_ref.actor.loss_agg_mode": "loss_agg_mode",
-    "actor_rollout_ref.actor.loss_scale_factor": "loss_scale_factor",
     "actor_rollout_ref.actor.entropy_coeff": "entropy_coeff",
     "actor_rollout_ref.actor.use_kl_loss": "use_kl_loss",
     "actor_rollout_ref.actor.kl_loss_coef": "kl_loss_coef",
     "actor_rollout_ref.actor.kl_loss_type": "kl_loss_type",
     "actor_rollout_ref.actor.ppo_epochs": "ppo_epochs",
-    "actor_rollout_ref.actor.ppo_mini_batch_size": "mini_batch_num",
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "ppo_max_token_len",
     "actor_rollout_ref.actor.data_loader_seed": "seed",
     "actor_rollout_ref.rollout.n": "num_repeat",
     "actor_rollout_ref.rollout.temperature": "temperature",
     "actor_rollout_ref.rollout.max_model_len": "max_model_len",
-    "actor_rollout_ref.rollout.response_length": "max_response_length",
     "actor_rollout_ref.rollout.seed": "seed",
     "data.train_batch_size": "batch_size",
     "data.max_response_length": "max_response_length",
     "trainer.project_name": "project_name",
     "trainer.experiment_name": "experiment_name",
     "trainer.total_training_steps": "total_steps",
+}
+"""Settings of verl that have the value of a field of the job as it is, by path, with the field."""
+
+OWNED: Final[Mapping[str, str]] = {
+    **PASSED,
+    "algorithm.rollout_correction.rollout_is": "rollout_is",
+    "algorithm.rollout_correction.loss_type": "loss_type",
+    "actor_rollout_ref.model.path": "model",
+    "actor_rollout_ref.model.lora_rank": "lora_rank",
+    "actor_rollout_ref.model.lora_alpha": "lora_alpha",
+    "actor_rollout_ref.model.target_modules": "lora_target_modules",
+    "actor_rollout_ref.model.enable_gradient_checkpointing": "enable_gradient_checkpointing",
+    "actor_rollout_ref.actor.optim.lr_warmup_steps": "lr_warmup_steps",
+    "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio": "lr_warmup_steps",
+    "actor_rollout_ref.actor.optim.lr_scheduler_type": "lr_scheduler_type",
+    "actor_rollout_ref.actor.optim.warmup_style": "lr_scheduler_type",
+    "actor_rollout_ref.actor.optim.min_lr_ratio": "min_lr_ratio",
+    "actor_rollout_ref.actor.optim.total_training_steps": "total_steps",
+    "actor_rollout_ref.actor.optim.betas": "betas",
+    "actor_rollout_ref.actor.loss_scale_factor": "loss_scale_factor",
+    "actor_rollout_ref.actor.ppo_mini_batch_size": "mini_batch_num",
+    "actor_rollout_ref.rollout.response_length": "max_response_length",
     "trainer.save_freq": "save_freq",
     "trainer.device": "n_gpu",
 }
+"""The same, and those that are computed of a field."""
 
 OWNED_SECTIONS: Final[Mapping[str, str]] = {
     "actor_rollout_ref.actor.policy_loss.rollout_correction": "policy_loss (bypass_mode, with loss_type, rollout_is"

@@ -1,13 +1,14 @@
-"""The scores of a study as the judge gets them: every run that a claim rests on, failed ones included."""
+"""The scores of a study as the judge gets them, failed runs included, and the arms that are out of the ranking."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TypeVar
 
-from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore, RunStatus
+from experiments_db import Author, EvaluationSummary, ExperimentStatus, ExperimentStore, RunStatus
 from researcher.charter import Charter, JudgedBy
 from researcher.judge import Runs, evaluation_noise, worst_score
 from researcher.judge.learning_curves import (
@@ -20,8 +21,9 @@ from researcher.judge.learning_curves import (
     steps_to,
 )
 from researcher.judge.samples import ScoredRun
-from researcher.phases import BASE, FINAL, TEST
+from researcher.phases import AUTHORSHIP, BASE, FINAL, MANIPULATION, TEST
 from researcher.plan import Plan
+from researcher.record.log import DISQUALIFIED, plan_from_json
 from researcher.record.runs import Trial, TrialState, list_all_trials
 
 T = TypeVar("T")
@@ -252,3 +254,65 @@ def _score_of_failed(
 
 def _noise(charter: Charter, item: EvaluationSummary) -> float:
     return evaluation_noise(item.mean, item.stderr, item.episodes, charter.metric_range)
+
+
+def find_excluded(store: ExperimentStore, study_id: str, until: int | None = None) -> dict[str, str]:
+    """Return the excluded arms with their reasons, of all iterations or of those up to one.
+
+    The first reason stays, and nothing takes an arm back in.
+    """
+    excluded: dict[str, str] = {}
+    for decision in store.list_decisions(study_id):
+        if until is None or decision.iteration <= until:
+            excluded = {**decision.details.get(DISQUALIFIED, {}), **excluded}
+    names = {item.id: item.name for item in store.list_experiments(study_id)}
+    for review in store.list_reviews(study_id):
+        is_by_then = until is None or review.iteration <= until
+        if review.is_withdrawn and is_by_then and review.experiment_id in names:
+            excluded.setdefault(names[review.experiment_id], f"withdrawn after a review: {review.response}")
+    return {**_find_out_by_scores(store, study_id, until), **excluded}
+
+
+def _find_out_by_scores(store: ExperimentStore, study_id: str, until: int | None) -> dict[str, str]:
+    """Return the arms that their final scores show to be out.
+
+    A score may be one of the code of a language model, and not of the model. Too few transcripts of an arm may pass its
+    manipulation check, over all its scores.
+    """
+    arms = {
+        item.id: item
+        for item in store.list_experiments(study_id)
+        if item.author is Author.LANGUAGE_MODEL or item.manipulation is not None
+    }
+    if not arms:
+        return {}
+    plans = [plan_from_json(stored.document) for stored in store.list_plans(study_id)]
+    planned = {
+        (arm.name, seed, plan.rungs.get(arm.name, 0))
+        for plan in plans
+        if until is None or plan.iteration <= until
+        for arm in plan.arms
+        for seed in plan.seeds
+    }
+    runs = {
+        run.id: arm
+        for run in store.list_runs(study_id=study_id)
+        if (arm := arms.get(run.experiment_id)) and (arm.name, run.seed, run.rung) in planned
+    }
+    out: dict[str, str] = {}
+    counts: dict[str, Counter[str]] = {}
+    for score in store.list_evaluations(run_ids=list(runs), phase=FINAL):
+        arm = runs[score.run_id]
+        if arm.author is Author.LANGUAGE_MODEL and (problem := score.details.get(AUTHORSHIP, {}).get("problem")):
+            out.setdefault(arm.name, problem)
+        if arm.manipulation is not None:
+            found, counted = score.details.get(MANIPULATION, {}), counts.setdefault(arm.id, Counter())
+            counted.update({name: int(found.get(name, 0)) for name in ("passed", "total")})
+    for arm_id, counted in counts.items():
+        check = arms[arm_id].manipulation or {}
+        passed, total = counted["passed"], counted["total"]
+        if passed < check["share"] * total:
+            out[arms[arm_id].name] = (
+                f"it is not what it claims: in {passed} of {total} transcripts it is true that {check['statement']!r}"
+            )
+    return out

@@ -15,9 +15,9 @@ from researcher.judge.judgement import rule_out
 from researcher.judge.samples import within
 from researcher.phases import BASE, ENDED_AT, FINAL
 from researcher.plan import Stage
-from researcher.record.exclusions import find_excluded
 from researcher.record.log import plan_from_json
 from researcher.record.runs import Trial, TrialState, list_all_trials, shares_at, total_steps
+from researcher.record.scores import find_excluded
 from researcher.search.rounds import EXPLORING_SEED
 from researcher.tree import RungScore, SearchNode, SearchTree
 

@@ -76,7 +76,7 @@ def test_no_program_that_cheats_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     from experiments_db import ExperimentStatus, StudyStatus, Verdict, open_store
     from researcher.loop import session as session_module
     from researcher.planner.rules import build_rules_planner
-    from researcher.record.exclusions import find_excluded
+    from researcher.record.scores import find_excluded
     from researcher.study.requests import create_study
     from researcher.study.settings import read_settings
 

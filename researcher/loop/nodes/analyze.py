@@ -10,9 +10,8 @@ from researcher.judge import Family, judge
 from researcher.loop.deps import Deps, ResearchState
 from researcher.memory.settlement import record_verdicts, settle
 from researcher.plan import Plan, Stage
-from researcher.record.exclusions import find_excluded
 from researcher.record.log import Notebook
-from researcher.record.scores import StudyScores, choose_for_plan, read_scores
+from researcher.record.scores import StudyScores, choose_for_plan, find_excluded, read_scores
 from researcher.search.record import describe_round, read_tree
 
 

@@ -16,9 +16,8 @@ from researcher.judge import Runs, compare_on_test, contradicts, summarize_arm
 from researcher.judge.power import MOST_SEEDS, finds_worse, measure_spread, power_of
 from researcher.judge.samples import ScoredRun
 from researcher.plan import Plan, Stage
-from researcher.record.exclusions import find_excluded
 from researcher.record.log import JUDGED, analysis_from_json
-from researcher.record.scores import read_test_scores
+from researcher.record.scores import find_excluded, read_test_scores
 from researcher.report.numbers.counts import RunCounts, list_outcomes
 
 if TYPE_CHECKING:

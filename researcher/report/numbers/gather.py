@@ -24,9 +24,8 @@ from researcher.judge.learning_curves import ScoredStep, curve_of
 from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Plan, Stage
 from researcher.record.costs import ArmCost, cost_flags, gather_costs
-from researcher.record.exclusions import find_excluded
 from researcher.record.log import StudyLog, analysis_from_json, charter_from_json
-from researcher.record.scores import read_scores, read_test_scores
+from researcher.record.scores import find_excluded, read_scores, read_test_scores
 from researcher.report.conversation import ShownConversation, find_conversation
 from researcher.report.numbers.arms import (
     compare_tested_arms,

@@ -18,8 +18,8 @@ from researcher.loop.nodes.decide import decide
 from researcher.plan import Contrast, Hypothesis, Plan, Relation
 from researcher.planner.rules import RulesPlanner
 from researcher.record.budget import BudgetLedger
-from researcher.record.exclusions import find_excluded
 from researcher.record.log import AUTOMATIC, StudyLog, to_json
+from researcher.record.scores import find_excluded
 from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
 from researcher.servers.server import LeaseHolder

@@ -15,7 +15,7 @@ from researcher.loop.explore import add_exploration, propose_next
 from researcher.plan import ManipulationCheck, Stage
 from researcher.planner.designs import default_job
 from researcher.planner.tools.base import ToolRefused
-from researcher.record.exclusions import find_excluded
+from researcher.record.scores import find_excluded
 from researcher.search.record import read_tree
 from researcher.tree import Expand, Move, SearchTree
 

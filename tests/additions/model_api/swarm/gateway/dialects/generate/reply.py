@@ -1,0 +1,20 @@
+"""Replies of POST /v1/generate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swarm.gateway.dialects.generate.request import GenerateRequest
+
+from swarm.gateway.dialects.endpoint import ReplyFrames
+from swarm.rollout.deduplication import CallHead, CallResult
+from swarm.tracker.codec import Codec
+
+
+def render_generated_text(request: GenerateRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
+    [completion] = result.completions
+    return {"generated_text": completion.turn.reply.get("content") or "", "tokens": len(completion.turn.output_ids_T)}
+
+
+def open_no_stream(request: GenerateRequest, head: CallHead, codec: Codec) -> ReplyFrames:
+    raise NotImplementedError("the field stream is refused")

@@ -10,7 +10,7 @@ from typing import Any
 
 from swarm.errors import BadRequest
 from swarm.job import ReasoningParser, ToolParser
-from swarm.tracker.formats.base import ToolCall, ToolFormat
+from swarm.tracker.formats.base import CallStream, ToolCall, ToolFormat
 from swarm.tracker.formats.lark import mark
 from swarm.tracker.formats.registry import TOOL_FORMATS, tool_format
 from swarm.tracker.text import TextStream, overlap
@@ -195,7 +195,7 @@ class ReplyParser:
         self._one_call = rules.one_call
         self._turn_index = turn_index
         self._reasoning = ReasoningStream(rules.reasoning, is_inside=rules.is_inside) if rules.reasoning else None
-        self._calls = rules.calls.open_stream() if rules.calls else None
+        self._calls = CallStream(rules.calls) if rules.calls else None
         self._content: list[str] = []
         self._reasons: list[str] = []
         self._called: list[dict[str, Any]] = []

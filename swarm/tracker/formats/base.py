@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
+from swarm.tracker.formats.lark import CallForm, forced_grammar
+from swarm.tracker.text import overlap
 from swarm.types import Grammar, ToolChoice, ToolSpec
 
 
@@ -17,48 +19,6 @@ class ToolCall:
 
     name: str
     arguments: str
-
-
-class ToolStream(Protocol):
-    """A splitter of text into content and calls as it arrives.
-
-    The parts do not depend on how the text is cut into pushes. Content streams at once, except for text that may begin
-    a call. White space next to calls, and at the end of a reply with calls, is dropped. A call that is not well-formed
-    is content, character for character.
-    """
-
-    def push(self, text: str) -> list[str | ToolCall]:
-        """Return the parts that are now certain, in order: pieces of content and whole calls."""
-        ...
-
-    def finish(self) -> list[str | ToolCall]:
-        """Return the remaining parts; no more text comes."""
-        ...
-
-
-class ToolFormat(Protocol):
-    """One way in which models write calls. `marks` are the tokens that must stay visible in text, special or not."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def marks(self) -> tuple[str, ...]: ...
-
-    def open_stream(self) -> ToolStream:
-        """Return a parser for one reply."""
-        ...
-
-    def forced_call(
-        self, tools: Sequence[ToolSpec], choice: ToolChoice, special_ids: Mapping[str, int], before: str = ""
-    ) -> Grammar:
-        """Return the grammar of replies that call one of `tools`, or several where `choice` allows parallel calls.
-
-        `tools` are those that may be called. `special_ids` are the ids of the marks that the tokenizer treats as
-        special tokens; the other marks are plain text. `before` is a Lark expression for the text before the first
-        call. Raise BadRequest for a tool whose parameters are not the schema of an object.
-        """
-        ...
 
 
 class Preceding(Enum):
@@ -92,10 +52,54 @@ class Scanner(Protocol):
         ...
 
 
-class CallStream(ABC):
-    """A `ToolStream` built from openings and scanners."""
+class ToolFormat(ABC):
+    """One way in which models write calls. `marks` are the tokens that must stay visible in text, special or not.
 
-    def __init__(self) -> None:
+    A call opens with the first mark, unless the format says otherwise.
+    """
+
+    name: str
+    marks: tuple[str, ...]
+
+    @abstractmethod
+    def open_scanner(self) -> Scanner:
+        """Return a scanner for the text after an opening."""
+
+    @abstractmethod
+    def call_form(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int]) -> CallForm:
+        """Return the form of forced calls of these tools. Raise BadRequest for a tool that the model cannot call."""
+
+    def find_opening(self, text: str, place: Preceding) -> tuple[int, int] | None:
+        """Return where the first opening in `text` begins and ends."""
+        begin = text.find(self.marks[0])
+        return None if begin < 0 else (begin, begin + len(self.marks[0]))
+
+    def uncertain(self, text: str, place: Preceding) -> int:
+        """Return how many characters at the end of a text without an opening may begin one, white space aside."""
+        return overlap(text, self.marks[0])
+
+    def forced_call(
+        self, tools: Sequence[ToolSpec], choice: ToolChoice, special_ids: Mapping[str, int], before: str = ""
+    ) -> Grammar:
+        """Return the grammar of replies that call one of `tools`, or several where `choice` allows parallel calls.
+
+        `tools` are those that may be called. `special_ids` are the ids of the marks that the tokenizer treats as
+        special tokens; the other marks are plain text. `before` is a Lark expression for the text before the first
+        call. Raise BadRequest for a tool whose parameters are not the schema of an object.
+        """
+        return forced_grammar(self.call_form(tools, special_ids), tools, choice, before)
+
+
+class CallStream:
+    """A splitter of text into content and calls as it arrives.
+
+    The parts do not depend on how the text is cut into pushes. Content streams at once, except for text that may begin
+    a call. White space next to calls, and at the end of a reply with calls, is dropped. A call that is not well-formed
+    is content, character for character.
+    """
+
+    def __init__(self, form: ToolFormat) -> None:
+        self._form = form
         self._buffer = ""
         self._place = Preceding.START
         self._gap = ""
@@ -104,19 +108,8 @@ class CallStream(ABC):
         self._has_content = False
         self._has_calls = False
 
-    @abstractmethod
-    def find_opening(self, text: str, place: Preceding) -> tuple[int, int] | None:
-        """Return where the first opening in `text` begins and ends."""
-
-    @abstractmethod
-    def uncertain(self, text: str, place: Preceding) -> int:
-        """Return how many characters at the end of a text without an opening may begin one, white space aside."""
-
-    @abstractmethod
-    def open_scanner(self) -> Scanner:
-        """Return a scanner for the text after an opening."""
-
     def push(self, text: str) -> list[str | ToolCall]:
+        """Return the parts that are now certain, in order: pieces of content and whole calls."""
         self._buffer += text
         parts: list[str | ToolCall] = []
         while True:
@@ -129,6 +122,7 @@ class CallStream(ABC):
             parts.extend(self._settle(scanned))
 
     def finish(self) -> list[str | ToolCall]:
+        """Return the remaining parts; no more text comes."""
         parts: list[str | ToolCall] = []
         while self._scanner is not None:
             parts.extend(self._settle(self._scanner.finish(self._buffer)))
@@ -139,9 +133,9 @@ class CallStream(ABC):
     def _open(self, parts: list[str | ToolCall]) -> bool:
         """Pass content on, up to the next opening; return False if there is none yet."""
         text = self._buffer
-        found = self.find_opening(text, self._place)
+        found = self._form.find_opening(text, self._place)
         if found is None:
-            certain = text[: len(text) - self.uncertain(text, self._place)].rstrip()
+            certain = text[: len(text) - self._form.uncertain(text, self._place)].rstrip()
             self._buffer = text[len(certain) :]
             parts.extend(self._content(certain))
             return False
@@ -149,7 +143,7 @@ class CallStream(ABC):
         content = text[:begin].rstrip()
         self._gap, self._opening, self._buffer = text[len(content) : begin], text[begin:end], text[end:]
         parts.extend(self._content(content))
-        self._scanner = self.open_scanner()
+        self._scanner = self._form.open_scanner()
         return True
 
     def _settle(self, scanned: Scanned) -> list[str | ToolCall]:

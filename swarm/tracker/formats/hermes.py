@@ -4,52 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from swarm.tracker.formats.base import CallStream, Preceding, Scanned, Scanner
+from swarm.tracker.formats.base import Scanned, Scanner, ToolFormat
 from swarm.tracker.formats.json_text import ends_in_string, parse_call
-from swarm.tracker.formats.lark import CallForm, forced_grammar, literal, mark
-from swarm.tracker.text import overlap
-from swarm.types import Grammar, ToolChoice, ToolSpec
+from swarm.tracker.formats.lark import CallForm, literal, mark
+from swarm.types import ToolSpec
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
 
 
-class HermesFormat:
+class HermesFormat(ToolFormat):
     """The Hermes format. A call without arguments gets the arguments `{}`.
 
-    A call at the end of a reply may lack its closing tag.
+    A call at the end of a reply may lack its closing tag. A forced call has the form of Qwen's templates, one per line.
     """
 
     name = "hermes"
     marks = (OPEN, CLOSE)
 
-    def open_stream(self) -> HermesStream:
-        return HermesStream()
+    def open_scanner(self) -> Scanner:
+        return _Tagged()
 
-    def forced_call(
-        self, tools: Sequence[ToolSpec], choice: ToolChoice, special_ids: Mapping[str, int], before: str = ""
-    ) -> Grammar:
-        """Return the grammar of calls in the form of Qwen's templates, one per line."""
-        form = CallForm(
+    def call_form(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int]) -> CallForm:
+        return CallForm(
             first=mark(OPEN, special_ids),
             before_name=literal('\n{"name": '),
             before_arguments=literal(', "arguments": '),
             behind_arguments=" ".join((literal("}\n"), mark(CLOSE, special_ids))),
             between=" ".join((literal("\n"), mark(OPEN, special_ids))),
         )
-        return forced_grammar(form, tools, choice, before)
-
-
-class HermesStream(CallStream):
-    def find_opening(self, text: str, place: Preceding) -> tuple[int, int] | None:
-        begin = text.find(OPEN)
-        return None if begin < 0 else (begin, begin + len(OPEN))
-
-    def uncertain(self, text: str, place: Preceding) -> int:
-        return overlap(text, OPEN)
-
-    def open_scanner(self) -> Scanner:
-        return _Tagged()
 
 
 class _Tagged:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from swarm.tracker.formats.base import CallStream, Preceding, Scanned, Scanner
+from swarm.tracker.formats.base import Preceding, Scanned, Scanner, ToolFormat
 from swarm.tracker.formats.json_text import JsonExtent, parse_call
-from swarm.tracker.formats.lark import CallForm, forced_grammar, literal
+from swarm.tracker.formats.lark import CallForm, literal
 from swarm.tracker.text import overlap
-from swarm.types import Grammar, ToolChoice, ToolSpec
+from swarm.types import ToolSpec
 
 PYTHON_TAG = "<|python_tag|>"
 
@@ -18,34 +18,29 @@ _AT_START = re.compile(rf"\s*((?:{re.escape(PYTHON_TAG)}\s*)?)(?=\{{)")
 _BEHIND_CALL = re.compile(rf"\s*(;?\s*(?:{re.escape(PYTHON_TAG)}\s*)?)(?=\{{)")
 
 
-class Llama3Format:
+class Llama3Format(ToolFormat):
     """The Llama 3 format.
 
     A call opens the reply, or comes after another call, or after the tag that Llama may put before it. A call must have
-    parameters, so that a JSON answer that happens to have a name is not a call.
+    parameters, so that a JSON answer that happens to have a name is not a call. A forced call has no tag, which Llama
+    reserves for its built-in tools.
     """
 
     name = "llama3_json"
     marks = (PYTHON_TAG,)
 
-    def open_stream(self) -> Llama3Stream:
-        return Llama3Stream()
+    def open_scanner(self) -> Scanner:
+        return _Object()
 
-    def forced_call(
-        self, tools: Sequence[ToolSpec], choice: ToolChoice, special_ids: Mapping[str, int], before: str = ""
-    ) -> Grammar:
-        """Return the grammar without the tag, which Llama reserves for its built-in tools."""
-        form = CallForm(
+    def call_form(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int]) -> CallForm:
+        return CallForm(
             first="",
             before_name=literal('{"name": '),
             before_arguments=literal(', "parameters": '),
             behind_arguments=literal("}"),
             between=literal("; "),
         )
-        return forced_grammar(form, tools, choice, before)
 
-
-class Llama3Stream(CallStream):
     def find_opening(self, text: str, place: Preceding) -> tuple[int, int] | None:
         if place is not Preceding.TEXT:
             bare = (_AT_START if place is Preceding.START else _BEHIND_CALL).match(text)
@@ -63,9 +58,6 @@ class Llama3Stream(CallStream):
             tagged = overlap(text, PYTHON_TAG)
         rest = text[: len(text) - tagged].strip()
         return len(text) if rest == ";" and place is Preceding.BEHIND_CALL else tagged
-
-    def open_scanner(self) -> Scanner:
-        return _Object()
 
 
 class _Object:

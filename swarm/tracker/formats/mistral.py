@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from swarm.errors import BadRequest
-from swarm.tracker.formats.base import CallStream, Preceding, Scanned, Scanner
+from swarm.tracker.formats.base import Scanned, Scanner, ToolFormat
 from swarm.tracker.formats.json_text import JsonExtent, parse_arguments, parse_calls
-from swarm.tracker.formats.lark import CallForm, forced_grammar, literal, mark
-from swarm.tracker.text import overlap
-from swarm.types import Grammar, ToolChoice, ToolSpec
+from swarm.tracker.formats.lark import CallForm, literal, mark
+from swarm.types import ToolSpec
 
 OPEN = "[TOOL_CALLS]"
 CALL_ID = "[CALL_ID]"
@@ -25,7 +24,7 @@ _HEADER = re.compile(
 _ARRAY = re.compile(r"\s*\[\s*[{\]]")
 
 
-class MistralFormat:
+class MistralFormat(ToolFormat):
     """Mistral's formats, both of which it reads.
 
     A forced call has the newer form if the tokenizer has the mark before arguments.
@@ -34,12 +33,10 @@ class MistralFormat:
     name = "mistral"
     marks = (OPEN, CALL_ID, ARGUMENTS)
 
-    def open_stream(self) -> MistralStream:
-        return MistralStream()
+    def open_scanner(self) -> Scanner:
+        return _Behind()
 
-    def forced_call(
-        self, tools: Sequence[ToolSpec], choice: ToolChoice, special_ids: Mapping[str, int], before: str = ""
-    ) -> Grammar:
+    def call_form(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int]) -> CallForm:
         form = _newer_form(special_ids) if ARGUMENTS in special_ids else _array_form(special_ids)
         unfit = next((tool for tool in tools if not _BARE_NAME.fullmatch(str(tool["function"]["name"]))), None)
         if form.is_bare and unfit is not None:
@@ -47,7 +44,7 @@ class MistralFormat:
                 f"tools: this model cannot call {unfit['function']['name']!r}: name it without blanks and brackets",
                 param="tools",
             )
-        return forced_grammar(form, tools, choice, before)
+        return form
 
 
 def _array_form(special_ids: Mapping[str, int]) -> CallForm:
@@ -71,18 +68,6 @@ def _newer_form(special_ids: Mapping[str, int]) -> CallForm:
         between=opening,
         is_bare=True,
     )
-
-
-class MistralStream(CallStream):
-    def find_opening(self, text: str, place: Preceding) -> tuple[int, int] | None:
-        begin = text.find(OPEN)
-        return None if begin < 0 else (begin, begin + len(OPEN))
-
-    def uncertain(self, text: str, place: Preceding) -> int:
-        return overlap(text, OPEN)
-
-    def open_scanner(self) -> Scanner:
-        return _Behind()
 
 
 class _Behind:

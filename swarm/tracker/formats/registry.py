@@ -6,20 +6,17 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from swarm.tracker.formats.base import ToolFormat
-from swarm.tracker.formats.hermes import OPEN, HermesFormat
-from swarm.tracker.formats.llama3 import PYTHON_TAG, Llama3Format
-from swarm.tracker.formats.mistral import OPEN as TOOL_CALLS
+from swarm.tracker.formats.hermes import HermesFormat
+from swarm.tracker.formats.llama3 import Llama3Format
 from swarm.tracker.formats.mistral import MistralFormat
 
 AUTO = "auto"
 
 _HERMES, _LLAMA3, _MISTRAL = HermesFormat(), Llama3Format(), MistralFormat()
 
-TOOL_FORMATS: Mapping[str, ToolFormat] = MappingProxyType(
-    {"hermes": _HERMES, "llama3_json": _LLAMA3, "mistral": _MISTRAL}
-)
+TOOL_FORMATS: Mapping[str, ToolFormat] = MappingProxyType({each.name: each for each in (_HERMES, _LLAMA3, _MISTRAL)})
 
-_SIGNS: tuple[tuple[str, ToolFormat], ...] = ((OPEN, _HERMES), (TOOL_CALLS, _MISTRAL), (PYTHON_TAG, _LLAMA3))
+_SIGNS = tuple((each.marks[0], each) for each in (_HERMES, _MISTRAL, _LLAMA3))
 # Llama 3.2's template describes its format to the model in these words alone.
 _LLAMA3_WORDS = '{"name": function name, "parameters":'
 

@@ -14,7 +14,7 @@ from tests_support import examples
 from swarm.errors import JobInvalid
 from swarm.job import ToolParser, build_job
 from swarm.tracker.codec import Codec
-from swarm.tracker.formats.base import ToolCall
+from swarm.tracker.formats.base import CallStream, ToolCall
 from swarm.tracker.formats.registry import TOOL_FORMATS, tool_format
 from swarm.types import ToolCallPart, ToolChoice, ToolMode
 
@@ -37,7 +37,7 @@ FORMATS = sorted(TOOL_FORMATS)
 
 
 def _read(name, *chunks):
-    stream = TOOL_FORMATS[name].open_stream()
+    stream = CallStream(TOOL_FORMATS[name])
     parts = [part for chunk in chunks for part in stream.push(chunk)] + stream.finish()
     merged = []
     for part in parts:
@@ -112,7 +112,7 @@ def test_what_is_no_call_is_text(name, text):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_content_streams_before_a_call_is_whole(name):
-    stream = TOOL_FORMATS[name].open_stream()
+    stream = CallStream(TOOL_FORMATS[name])
 
     assert stream.push("Let me") == ["Let me"]
     assert stream.push(" see ") == [" see"]
@@ -120,7 +120,7 @@ def test_content_streams_before_a_call_is_whole(name):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_long_arguments_are_read_in_linear_time(name):
-    stream = TOOL_FORMATS[name].open_stream()
+    stream = CallStream(TOOL_FORMATS[name])
     text = CALLS[name].replace("1", json.dumps("x\\" * 100_000))
 
     parts = [part for begin in range(0, len(text), 5) for part in stream.push(text[begin : begin + 5])]

@@ -4,71 +4,33 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_rows import BY_OUTCOME, make_row, policy_of, verl_advantages
 
-from swarm.estimators import ESTIMATORS
 from swarm.job import TrainJob
-from swarm.trainer.token_rows import Row, ScoredSample
+from swarm.trainer.token_rows import Row
 
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
-    global torch, AlgoConfig, get_adv_estimator_fn, compute_advantages, PolicyStatistics
+    global torch, compute_advantages
     import torch
-    from verl.trainer.config import AlgoConfig
-    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
-    from swarm.trainer.advantages import PolicyStatistics, compute_advantages
+    from swarm.trainer.advantages import compute_advantages
 
 
-EVERY_ESTIMATOR = [
-    "grpo",
-    "grpo_vectorized",
-    "grpo_passk",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "rloo",
-    "rloo_vectorized",
-    "opo",
-    "gpg",
-    "optimal_token_baseline",
-    "tir_optimal_token_baseline",
-]
-GROUP_RELATIVE = [name for name in EVERY_ESTIMATOR if name != "reinforce_plus_plus"]
-
-
-def make_row(group: int, reward: float, tokens: int) -> Row:
-    ids = np.arange(tokens + 1)
-    sample = ScoredSample(ids, ids[1:], ids[:-1], np.ones(tokens, dtype=np.float32))
-    return Row(
-        episode_id=f"e{group}",
-        group=group,
-        reward=reward,
-        turn_rewards=None,
-        samples=(sample,),
-        rollout_logprobs_L=np.full(tokens, -1.0, dtype=np.float32),
-        turn_indices_L=np.zeros(tokens, dtype=np.int64),
-        weight_versions_L=np.zeros(tokens, dtype=np.int64),
-    )
+GROUP_RELATIVE = [name for name in BY_OUTCOME if name != "reinforce_plus_plus"]
 
 
 def make_rows(groups: list[list[float]], lengths: tuple[int, ...] = (3, 1, 4, 2)) -> list[Row]:
     flat = [(number, reward) for number, rewards in enumerate(groups) for reward in rewards]
-    return [make_row(group, reward, lengths[place % len(lengths)]) for place, (group, reward) in enumerate(flat)]
+    return [make_row(group, reward, [lengths[place % len(lengths)]]) for place, (group, reward) in enumerate(flat)]
 
 
 def job_of(algorithm: str, **settings: object) -> TrainJob:
     return TrainJob.model_validate({"algorithm": algorithm, **settings})
-
-
-def policy_of(rows: list[Row]) -> PolicyStatistics:
-    """Made-up probabilities of every token, each another, and the squares of all."""
-    cells = torch.arange(len(rows) * max(row.tokens for row in rows)).reshape(len(rows), -1)
-    probabilities = 0.1 + 0.8 * (cells % 7) / 7
-    return PolicyStatistics(probabilities.log(), probabilities.square() + (1 - probabilities).square() / 3)
 
 
 def advantages_of(rows: list[Row], job: TrainJob) -> torch.Tensor:
@@ -76,23 +38,12 @@ def advantages_of(rows: list[Row], job: TrainJob) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("normalise", [True, False])
-@pytest.mark.parametrize("algorithm", EVERY_ESTIMATOR)
+@pytest.mark.parametrize("algorithm", BY_OUTCOME)
 def test_comparable_groups_get_exactly_the_advantages_of_verl(algorithm: str, normalise: bool) -> None:
     rows = make_rows([[1, 0, 0.5], [0, 1], [0.25, 0.75, 0, 1]])
-    got = advantages_of(rows, job_of(algorithm, norm_adv_by_std_in_grpo=normalise, gamma=0.9))
-    mask = torch.arange(4)[None] < torch.tensor([row.tokens for row in rows])[:, None]
-    rewards = torch.zeros(len(rows), 4)
-    for line, row in enumerate(rows):
-        rewards[line, row.tokens - 1] = row.reward
-    expected, _ = get_adv_estimator_fn(algorithm)(
-        token_level_rewards=rewards,
-        response_mask=mask.float(),
-        index=np.array([row.group for row in rows]),
-        norm_adv_by_std_in_grpo=normalise,
-        config=AlgoConfig(adv_estimator=algorithm, gamma=0.9, norm_adv_by_std_in_grpo=normalise),
-        **(policy_of(rows).arguments() if ESTIMATORS[algorithm].reads_policy else {}),
-    )
-    assert torch.equal(got, expected.float())
+    job = job_of(algorithm, norm_adv_by_std_in_grpo=normalise, gamma=0.9)
+    got = advantages_of(rows, job)
+    assert torch.equal(got, verl_advantages(rows, [row.reward for row in rows], job))
     assert got.abs().sum() > 0
 
 
@@ -126,7 +77,7 @@ def test_reinforce_plus_plus_compares_across_the_batch_and_needs_no_group() -> N
     assert advantages[0, 0] > 0 > advantages[1, 0]
 
 
-@pytest.mark.parametrize("algorithm", EVERY_ESTIMATOR)
+@pytest.mark.parametrize("algorithm", BY_OUTCOME)
 def test_rewards_at_the_limit_of_float_never_give_infinite_advantages(algorithm: str) -> None:
     advantages = advantages_of(make_rows([[1e300, 0.0], [1.0, 0.0]]), job_of(algorithm))
     assert torch.isfinite(advantages).all()

@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_rows import make_row, mask_of, verl_advantages
 from tiny_models import MakeBatch, MakeModel
 
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
-from swarm.trainer.token_rows import Row, ScoredSample
+from swarm.trainer.token_rows import Row
 from swarm.types import Group, TrainBatch
 
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
-    global torch, AlgoConfig, get_adv_estimator_fn, Learner, compute_advantages
+    global torch, Learner, compute_advantages
     import torch
-    from verl.trainer.config import AlgoConfig
-    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
     from swarm.backends.local.learning.learner import Learner
     from swarm.trainer.advantages import compute_advantages
@@ -35,21 +34,8 @@ def make_rows(groups: list[list[tuple[float, float]]], lengths: tuple[int, ...] 
     flat = [(number, each) for number, group in enumerate(groups) for each in group]
     rows: list[Row] = []
     for place, (group, (right, short)) in enumerate(flat):
-        tokens = lengths[place % len(lengths)]
-        ids = np.arange(tokens + 1)
-        rows.append(
-            Row(
-                episode_id=f"e{place}",
-                group=group,
-                reward=0.0,
-                turn_rewards=None,
-                samples=(ScoredSample(ids, ids[1:], ids[:-1], np.ones(tokens, dtype=np.float32)),),
-                rollout_logprobs_L=np.full(tokens, -1.0, dtype=np.float32),
-                turn_indices_L=np.zeros(tokens, dtype=np.int64),
-                weight_versions_L=np.zeros(tokens, dtype=np.int64),
-                rewards={"right": right, "short": short, "unread": float(place)},
-            )
-        )
+        named = {"right": right, "short": short, "unread": float(place)}
+        rows.append(make_row(group, 0.0, [lengths[place % len(lengths)]], rewards=named))
     return rows
 
 
@@ -61,19 +47,17 @@ def job_of(**more: Any) -> TrainJob:
 @pytest.mark.parametrize("normalise", [True, False])
 def test_advantages_are_those_of_verls_function_on_the_same_batch(normalise: bool, weights: list[float] | None) -> None:
     rows = make_rows([[(1, 0.2), (0, 0.4), (1, 0)], [(0, 1), (1, 0)]])
-    got = compute_advantages(rows, job_of(norm_adv_by_std_in_grpo=normalise, gdpo_reward_weights=weights))
-    mask = (torch.arange(4)[None] < torch.tensor([row.tokens for row in rows])[:, None]).float()
-    expected, _ = get_adv_estimator_fn("gdpo")(
-        token_level_rewards=torch.zeros(5, 4),
-        response_mask=mask,
-        index=np.array([row.group for row in rows]),
-        norm_adv_by_std_in_grpo=normalise,
-        config=AlgoConfig(adv_estimator="gdpo", gdpo_reward_keys=KEYS, gdpo_reward_weights=weights),
-        non_tensor_batch={key: np.array([(row.rewards or {})[key] for row in rows]) for key in KEYS},
-        batch={"prompts": torch.zeros(5, 2), "attention_mask": torch.cat([torch.ones(5, 2), mask], 1).long()},
+    job, named = job_of(norm_adv_by_std_in_grpo=normalise, gdpo_reward_weights=weights), [row.rewards for row in rows]
+    prompts = torch.ones(5, 2)
+    expected = verl_advantages(
+        rows,
+        [0.0] * 5,
+        job,
+        non_tensor_batch={key: np.array([(rewards or {})[key] for rewards in named]) for key in KEYS},
+        batch={"prompts": prompts, "attention_mask": torch.cat([prompts, mask_of(rows)], 1).long()},
     )
-    assert torch.equal(got, expected.float())
-    assert got.abs().sum() > 0
+    assert torch.equal(compute_advantages(rows, job), expected)
+    assert expected.abs().sum() > 0
 
 
 PAIRS = st.tuples(*[st.sampled_from([-1.0, 0.0, 0.1, 0.3, 0.1 + 0.2])] * 2)

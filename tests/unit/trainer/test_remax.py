@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_rows import make_row
 from tiny_models import MakeBatch, MakeModel
 
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
-from swarm.trainer.token_rows import Row, ScoredSample, build_rows
+from swarm.trainer.token_rows import build_rows
 from swarm.types import Group, TrainBatch
 
 
@@ -31,22 +31,6 @@ def late_imports() -> None:
 JOB = TrainJob(algorithm="remax")
 
 
-def make_row(place: int, group: int, reward: float, baseline: float, turn_rewards: tuple[float, ...] | None) -> Row:
-    """Two turns of two tokens each."""
-    ids = np.arange(5)
-    return Row(
-        episode_id=f"e{place}",
-        group=group,
-        reward=reward,
-        turn_rewards=turn_rewards,
-        samples=(ScoredSample(ids, ids[1:], ids[:-1], np.ones(4, dtype=np.float32)),),
-        rollout_logprobs_L=np.full(4, -1.0, dtype=np.float32),
-        turn_indices_L=np.array([0, 0, 1, 1]),
-        weight_versions_L=np.zeros(4, dtype=np.int64),
-        baseline=baseline,
-    )
-
-
 REWARDS = st.sampled_from([-1.0, 0.0, 0.1, 0.25, 1.0])
 TURNS = st.none() | st.tuples(REWARDS, REWARDS)
 
@@ -57,9 +41,9 @@ def test_advantages_are_those_of_verls_function_on_the_same_batch(
     groups: list[tuple[float, list[tuple[float, tuple[float, float] | None]]]],
 ) -> None:
     rows = [
-        make_row(place, number, reward, greedy, turns)
+        make_row(number, reward, [2, 2], turns, baseline=greedy)
         for number, (greedy, members) in enumerate(groups)
-        for place, (reward, turns) in enumerate(members)
+        for reward, turns in members
     ]
     earned = torch.zeros(len(rows), 4)
     for line, row in enumerate(rows):
@@ -74,8 +58,11 @@ def test_advantages_are_those_of_verls_function_on_the_same_batch(
     assert torch.allclose(compute_advantages(rows, JOB), expected, atol=1e-5)
 
 
+RESULTS = [(0, 0.1, 0.1), (0, 0.3, 0.1), (1, 1.0, 0.0)]
+
+
 def test_whoever_earns_just_what_the_greedy_episode_did_has_no_advantage() -> None:
-    rows = [make_row(0, 0, 0.1, 0.1, None), make_row(1, 0, 0.3, 0.1, None), make_row(2, 1, 1.0, 0.0, None)]
+    rows = [make_row(group, reward, [2, 2], baseline=greedy) for group, reward, greedy in RESULTS]
     sums = compute_advantages(rows, JOB).sum(dim=1)
     assert sums[0] == 0 and sums[1] == pytest.approx(0.8) and sums[2] == 4
 

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_rows import BY_OUTCOME, make_row, policy_of, verl_advantages
 from tiny_models import MakeBatch, MakeModel
 
-from swarm.estimators import ESTIMATORS
 from swarm.job import TrainJob
-from swarm.trainer.token_rows import Row, ScoredSample, build_rows
+from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import FinishedEpisode, Group, TrainBatch
 
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
-    global torch, flat_gradient, learner_gradient, plain_gradient, plain_logprobs, ppo_term, relative_error
-    global AlgoConfig, get_adv_estimator_fn, Learner, compute_advantages, PolicyStatistics
+    global torch, flat_gradient, learner_gradient, plain_gradient, plain_logprobs, ppo_term, relative_error, Learner
+    global compute_advantages
     import torch
     from plain_gradients import (
         flat_gradient,
@@ -30,53 +30,13 @@ def late_imports() -> None:
         ppo_term,
         relative_error,
     )
-    from verl.trainer.config import AlgoConfig
-    from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
     from swarm.backends.local.learning.learner import Learner
-    from swarm.trainer.advantages import PolicyStatistics, compute_advantages
-
-
-EVERY_ESTIMATOR = [
-    "grpo",
-    "grpo_vectorized",
-    "grpo_passk",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "rloo",
-    "rloo_vectorized",
-    "opo",
-    "gpg",
-    "optimal_token_baseline",
-    "tir_optimal_token_baseline",
-]
-
-
-def make_row(group: int, reward: float, lengths: list[int], turn_rewards: list[float] | None) -> Row:
-    """An episode whose turn t has `lengths[t]` trained tokens; 0 is a turn that was aborted."""
-    count = sum(lengths)
-    ids = np.arange(count + 1)
-    return Row(
-        episode_id=f"e{group}",
-        group=group,
-        reward=reward,
-        turn_rewards=None if turn_rewards is None else tuple(turn_rewards),
-        samples=(ScoredSample(ids, ids[1:], ids[:-1], np.ones(count, dtype=np.float32)),),
-        rollout_logprobs_L=np.full(count, -1.0, dtype=np.float32),
-        turn_indices_L=np.repeat(np.arange(len(lengths)), lengths),
-        weight_versions_L=np.zeros(count, dtype=np.int64),
-    )
+    from swarm.trainer.advantages import compute_advantages
 
 
 def job_of(algorithm: str) -> TrainJob:
     return TrainJob.model_validate({"algorithm": algorithm, "gamma": 0.9})
-
-
-def policy_of(rows: list[Row]) -> PolicyStatistics:
-    """Made-up probabilities of every token, each another, and the squares of all."""
-    cells = torch.arange(len(rows) * max(row.tokens for row in rows)).reshape(len(rows), -1)
-    probabilities = 0.1 + 0.8 * (cells % 7) / 7
-    return PolicyStatistics(probabilities.log(), probabilities.square() + (1 - probabilities).square() / 3)
 
 
 def advantages_of(rows: list[Row], job: TrainJob) -> torch.Tensor:
@@ -99,7 +59,7 @@ def test_grpo_standardises_the_returns_of_each_turn() -> None:
             assert got.tolist() == pytest.approx([expected] * len(got), abs=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", EVERY_ESTIMATOR)
+@pytest.mark.parametrize("algorithm", BY_OUTCOME)
 def test_each_turn_gets_exactly_the_advantages_of_verl_for_its_returns(algorithm: str) -> None:
     rows = [
         make_row(0, 1.0, [2, 1, 1], [0.5, 0.5, -0.5]),
@@ -111,22 +71,11 @@ def test_each_turn_gets_exactly_the_advantages_of_verl_for_its_returns(algorithm
     returns_TE = [[1.5, 0.25, 0.5, 1.75, 1.25], [1.0, 0.25, 0.5, 0.75, 0.75], [0.5, 0.0, 0.5, 0.75, 0.75]]
     job = job_of(algorithm)
     got = advantages_of(rows, job)
-    mask = torch.arange(4)[None] < torch.tensor([row.tokens for row in rows])[:, None]
     for turn, returns in enumerate(returns_TE):
-        rewards = torch.zeros(len(rows), 4)
-        for line, (row, value) in enumerate(zip(rows, returns, strict=True)):
-            rewards[line, row.tokens - 1] = value
-        expected, _ = get_adv_estimator_fn(algorithm)(
-            token_level_rewards=rewards,
-            response_mask=mask.float(),
-            index=np.array([row.group for row in rows]),
-            norm_adv_by_std_in_grpo=True,
-            config=AlgoConfig(adv_estimator=algorithm, gamma=0.9),
-            **(policy_of(rows).arguments() if ESTIMATORS[algorithm].reads_policy else {}),
-        )
+        expected = verl_advantages(rows, returns, job)
         for line, row in enumerate(rows):
             columns = np.flatnonzero(row.turn_indices_L == turn)
-            assert torch.equal(got[line, columns], expected[line, columns].float())
+            assert torch.equal(got[line, columns], expected[line, columns])
     assert len(got.unique()) > 3
 
 
@@ -135,7 +84,7 @@ GROUPS = st.lists(st.lists(EPISODES, min_size=1, max_size=4), min_size=1, max_si
 
 
 @settings(deadline=None)
-@given(groups=GROUPS, algorithm=st.sampled_from(EVERY_ESTIMATOR), given_to=st.integers(0, 15))
+@given(groups=GROUPS, algorithm=st.sampled_from(BY_OUTCOME), given_to=st.integers(0, 15))
 def test_turn_rewards_of_zero_change_no_bit(
     groups: list[list[tuple[float, list[int]]]], algorithm: str, given_to: int
 ) -> None:
@@ -150,7 +99,7 @@ def test_turn_rewards_of_zero_change_no_bit(
 
 
 @settings(deadline=None)
-@given(groups=GROUPS, algorithm=st.sampled_from(EVERY_ESTIMATOR), seed=st.integers(0, 99))
+@given(groups=GROUPS, algorithm=st.sampled_from(BY_OUTCOME), seed=st.integers(0, 99))
 def test_advantages_of_turns_are_finite_and_zero_past_the_end_of_a_row(
     groups: list[list[tuple[float, list[int]]]], algorithm: str, seed: int
 ) -> None:

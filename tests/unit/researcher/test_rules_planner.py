@@ -20,7 +20,6 @@ from researcher.search.rounds import check_round
 from researcher.study.settings import read_settings
 from researcher.study.topic import read_request
 from researcher.tree import Expand, Promote, RungScore, SearchNode, SearchTree
-from swarm import TrainJob
 from swarm.program import is_program
 
 
@@ -72,24 +71,6 @@ def test_search_without_factors_has_a_default_space_and_rules_of_its_exploration
     program = next(factor for factor in charter.asks.factors if factor.name == "program")
     assert "best-of-n" in {level.name for level in program.levels}
     assert any("No environment is named" in assumption for assumption in charter.assumptions)
-
-
-@pytest.mark.parametrize(
-    "topic",
-    [
-        "Which learning rate trains word reversal best, 1e-4, 1e-3 or 1e-2?",
-        "Does group size matter for the guessing game?",
-        "GRPO, Dr.GRPO, RLOO, reinforce++, GSPO, CISPO, OPO, GPG, DAPO, SAPO or DPPO on addition?",
-        "loss aggregation for tool use",
-        "KL estimator k1, k2 or k3",
-    ],
-)
-def test_every_arm_is_a_job_that_the_service_accepts(topic: str) -> None:
-    _, _, plan = _begin(topic)
-
-    for arm in plan.arms:
-        TrainJob.model_validate(dict(arm.job))
-        assert {"seed", "experiment_name"}.isdisjoint(arm.job)
 
 
 @pytest.mark.parametrize(

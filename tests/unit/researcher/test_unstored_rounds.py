@@ -108,12 +108,12 @@ def settle(deps: Deps, active: ActiveRun, outcome: Child | Exception | None) -> 
     deps.background.wait(PATIENCE_S)
 
 
-@pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.ENDING, Phase.MEASURING])
 @pytest.mark.parametrize(
-    ("error", "status"),
+    ("phase", "error", "status"),
     [
-        (CheckpointError("no space left on device"), RunStatus.FAILED),
-        (RunLost("another took its place"), RunStatus.STOPPED),
+        (Phase.PREPARING, CheckpointError("no space left on device"), RunStatus.FAILED),
+        (Phase.ENDING, RunLost("another took its place"), RunStatus.STOPPED),
+        (Phase.MEASURING, CheckpointError("no space left on device"), RunStatus.FAILED),
     ],
 )
 def test_error_of_a_run_that_cannot_be_stored_is_stored_in_a_later_round(

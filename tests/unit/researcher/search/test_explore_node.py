@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from searched_study import BASELINE, FAST, RULES, WIDE, begin_search, make_arm, make_charter, make_round
+from searched_study import BASELINE, FAST, RULES, WIDE, SearchedStudy, begin_search, make_arm, make_charter, make_round
 
 from experiments_db import ArmFailure, ExperimentStatus, NoteKind, Operator, Outcome, Verdict, read_search_arms
 from researcher.charter import Budget, Charter
 from researcher.history import Action, Decision, Objection, ObjectionKind, Response
 from researcher.loop.explore import add_exploration, propose_next
-from researcher.plan import ManipulationCheck, Stage
+from researcher.plan import ManipulationCheck, Plan, Stage
 from researcher.planner.designs import default_job
 from researcher.planner.tools.base import ToolRefused
 from researcher.record.scores import find_excluded
@@ -34,6 +35,15 @@ class Objecting:
 
     def review(self, charter: Charter, arm: str) -> tuple[Objection, ...]:
         return (GRAVE,) if arm in self.arms else ()
+
+
+def explored(home: Path, *rounds: Plan, **options: Any) -> SearchedStudy:
+    """A search that has ended its first round, and whose planner confirms then unless there are more rounds."""
+    decisions = options.pop("decisions", [] if rounds else [CONFIRM])
+    study = begin_search(home, [FIRST, *rounds], decisions=decisions, **options)
+    study.plan()
+    study.end(MEANS)
+    return study
 
 
 def test_rounds_are_described_without_a_claim_and_the_leader_is_confirmed(tmp_path: Path) -> None:
@@ -60,9 +70,7 @@ def test_rounds_are_described_without_a_claim_and_the_leader_is_confirmed(tmp_pa
 
 
 def test_secondary_arms_are_not_decided_where_the_primary_one_is_not_kept(tmp_path: Path) -> None:
-    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM])
-    study.plan()
-    study.end(MEANS)
+    study = explored(tmp_path)
     study.plan()
 
     study.end({"baseline": 0.3, "wide": 0.302, "without lr": 0.9, "without num_repeat": 0.9})
@@ -101,9 +109,7 @@ def test_arm_whose_code_did_the_work_of_the_model_is_out_without_a_review(tmp_pa
 def test_leader_that_the_planner_withdraws_is_out_and_the_next_one_is_reviewed(tmp_path: Path) -> None:
     withdrawn = Response("It does.", is_withdrawn=True)
     reviewer = Objecting(("wide",))
-    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM], responses={"wide": withdrawn}, reviewer=reviewer)
-    study.plan()
-    study.end(MEANS)
+    study = explored(tmp_path, responses={"wide": withdrawn}, reviewer=reviewer)
 
     claim = study.plan()
 
@@ -115,9 +121,7 @@ def test_leader_that_the_planner_withdraws_is_out_and_the_next_one_is_reviewed(t
     assert "It knows the answers." in note.text and note.author == "rules"
 
     stays = {"wide": Response("It does not.", is_withdrawn=False)}
-    other = begin_search(tmp_path / "other", [FIRST], decisions=[CONFIRM], responses=stays, reviewer=reviewer)
-    other.plan()
-    other.end(MEANS)
+    other = explored(tmp_path / "other", responses=stays, reviewer=reviewer)
     claim = other.plan()
     assert claim is not None and claim.primary == ("wide",)
     (review,) = other.store.list_reviews(other.deps.study_id)
@@ -126,9 +130,7 @@ def test_leader_that_the_planner_withdraws_is_out_and_the_next_one_is_reviewed(t
 
 def test_baseline_is_trained_as_far_as_the_arm_that_goes_furthest(tmp_path: Path) -> None:
     second = make_round([WIDE], wide=4)
-    study = begin_search(tmp_path, [FIRST, second])
-    study.plan()
-    study.end(MEANS)
+    study = explored(tmp_path, second)
 
     promoted = study.plan()
 
@@ -150,9 +152,7 @@ def test_policy_chooses_the_moves_and_its_end_is_that_of_the_exploration(tmp_pat
         seen.append((left, width))
         return () if len(tree.nodes) > 1 else (Expand((), Operator.DRAFT), Expand((), Operator.DRAFT))
 
-    study = begin_search(tmp_path, [FIRST], choose=choose)
-    study.plan()
-    study.end(MEANS)
+    study = explored(tmp_path, choose=choose, decisions=[])
 
     claim = study.plan()
 
@@ -186,9 +186,7 @@ def test_exploration_ends_with_its_part_of_the_budget(
 def test_reserve_pays_for_another_exploration_after_the_first_confirmation(tmp_path: Path) -> None:
     third = make_round([make_arm("third", lr=5e-3)])
     charter = make_charter(search=replace(RULES, runs=2.0))
-    study = begin_search(tmp_path, [FIRST, third], charter=charter, decisions=[CONFIRM])
-    study.plan()
-    study.end(MEANS)
+    study = explored(tmp_path, third, charter=charter, decisions=[CONFIRM])
     study.plan()
     study.end({**MEANS, "without lr": 0.3, "without num_repeat": 0.3})
 
@@ -207,9 +205,7 @@ def test_reserve_pays_for_another_exploration_after_the_first_confirmation(tmp_p
 
 def test_round_that_cannot_be_carried_out_ends_the_exploration_or_the_study(tmp_path: Path) -> None:
     unknown = make_round([make_arm("third", parent="nobody", lr=5e-3)])
-    study = begin_search(tmp_path, [FIRST, unknown])
-    study.plan()
-    study.end(MEANS)
+    study = explored(tmp_path, unknown)
 
     claim = study.plan()
 
@@ -258,9 +254,7 @@ def test_notebook_tells_what_was_planned_tried_and_decided(tmp_path: Path) -> No
 
 def test_a_planner_that_looks_is_proposed_settings_that_no_arm_has(tmp_path: Path) -> None:
     charter = replace(make_charter(), job=default_job("reverse", steps=None, base={}))
-    study = begin_search(tmp_path, [FIRST], charter=charter, decisions=[CONFIRM])
-    study.plan()
-    study.end(MEANS)
+    study = explored(tmp_path, charter=charter)
 
     proposed = propose_next(study.deps.log, Operator.TUNE, ("wide",))
 

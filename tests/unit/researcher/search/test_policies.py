@@ -88,13 +88,18 @@ def test_every_exploration_stays_within_its_allowance_repeats_itself_and_ends(
         pytest.fail("the policy does not end")
 
 
+def explored(name: PolicyName, runs: float, width: int, seed: int = 0, **scope) -> SearchTree:
+    """The tree of an exploration without failures."""
+    policy, tree, random = POLICIES[name](Scope(**scope)), SearchTree((SearchNode("baseline"),)), Random(seed)
+    while moves := policy(tree, RUNGS, runs - tree.spent, width):
+        tree = carried_out(tree, moves, RUNGS, random, 0.0)
+    return tree
+
+
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("runs", [2.0, 5.0, 12.0])
 def test_exploration_without_failures_uses_its_allowance_and_trains_an_arm_to_the_end(name, runs):
-    policy, tree = POLICIES[name](Scope()), SearchTree((SearchNode("baseline"),))
-    random = Random(0)
-    while moves := policy(tree, RUNGS, runs - tree.spent, 3):
-        tree = carried_out(tree, moves, RUNGS, random, 0.0)
+    tree = explored(name, runs, 3)
     assert tree.ranked()[0].last.share == 1.0
     assert runs - tree.spent < 0.5
 
@@ -134,10 +139,7 @@ def test_an_arm_is_mended_three_times_at_most(name):
 
 
 def test_halving_begins_as_many_arms_as_can_be_halved_to_the_end():
-    policy, tree = POLICIES[PolicyName.HALVING](Scope()), SearchTree((SearchNode("baseline"),))
-    random = Random(1)
-    while moves := policy(tree, RUNGS, 8.0 - tree.spent, 4):
-        tree = carried_out(tree, moves, RUNGS, random, 0.0)
+    tree = explored(PolicyName.HALVING, 8.0, 4, 1)
     reached = Counter(node.last.share for node in tree.nodes)
     # 16 arms cost 4 runs, their better half 2, and half of those 2 again.
     assert reached == {0.25: 8, 0.5: 4, 1.0: 4}
@@ -163,10 +165,7 @@ def test_halving_finishes_its_best_arms_when_less_is_left_than_was_expected():
 
 
 def test_a_small_space_is_trained_to_the_end():
-    policy, tree = POLICIES[PolicyName.HALVING](Scope(arms=3)), SearchTree((SearchNode("baseline"),))
-    random = Random(0)
-    while moves := policy(tree, RUNGS, 8.0 - tree.spent, 4):
-        tree = carried_out(tree, moves, RUNGS, random, 0.0)
+    tree = explored(PolicyName.HALVING, 8.0, 4, arms=3)
     assert [node.last.share for node in tree.nodes] == [1.0, 1.0, 1.0]
 
 

@@ -1,7 +1,9 @@
-"""Runs as a table: filter, sort, choose columns, download; open one or compare several."""
+"""Runs as a table: filter, sort, group, choose columns, download; open one or compare several."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -9,60 +11,33 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import RunStatus
-from ui import downloads, elements, formats, live, queries
+from ui import elements, formats, live, queries
 from ui.contents import BASE, FINAL, TEST
-from ui.tables.filter_input import read_filter
+from ui.tables import listing
+from ui.tables.listing import ListedItem, ListView
 
 ALL = "all studies"
-FIXED = {
-    "experiment": "Arm",
-    "seed": "Seed",
-    "rung": "To step",
-    "attempt": "Attempt",
-    "status": "Status",
-    "duration_s": "Duration",
-    "started_at": "Started (UTC)",
-    "exit_reason": "Outcome",
-    "run_id": "Run",
-    "study_id": "Study",
-    "experiment_id": "Arm id",
-    "iteration": "Iteration",
-    "is_baseline": "Baseline",
-    "server_url": "Server",
-    "created_at": "Created (UTC)",
-    "finished_at": "Finished (UTC)",
-}
+BASICS = {
+    "experiment": "arm", "status": "status", "seed": "seed", "study_id": "study", "run_id": "run", "rung": "to_step",
+    "attempt": "attempt", "duration_s": "duration", "exit_reason": "outcome", "iteration": "iteration",
+    "is_baseline": "baseline", "server_url": "server", "started_at": "started", "created_at": "created",
+    "finished_at": "finished",
+}  # fmt: skip
+# The columns of a frame of runs by the names that they have in a filter.
 PHASES = (BASE, FINAL, TEST)
-TIMES = ("started_at", "created_at", "finished_at")
-NAMES = {
-    "arm": "experiment",
-    "status": "status",
-    "seed": "seed",
-    "study": "study_id",
-    "run": "run_id",
-    "to_step": "rung",
-    "attempt": "attempt",
-    "duration": "duration_s",
-    "outcome": "exit_reason",
-}
-NEVER_GROUPED = ("run_id", "duration_s")
-MOST_WITH_METRICS = 500
-HIDDEN_AT_FIRST = ("experiment_id", "iteration", "is_baseline", "server_url", "created_at", "finished_at", "attempt")
-
-
-def title_of(column: str) -> str:
-    if column in FIXED:
-        return FIXED[column]
-    if column.startswith("factor."):
-        return column.removeprefix("factor.")
-    if not is_score(column):
-        return column
-    phase, _, split = column.partition(".")
-    return f"{phase.capitalize()} ({split})"
+TIMES = ("started", "created", "finished")
+FACTOR = "factor."
+MOST_LOOKED_AT = 200
+# So many of the newest runs say which metrics there are.
 
 
 def is_score(column: str) -> bool:
     return column.partition(".")[0] in PHASES
+
+
+def score_title(column: str) -> str:
+    phase, _, split = column.partition(".")
+    return f"{phase.capitalize()} ({split})"
 
 
 def choose_studies() -> tuple[str, ...]:
@@ -88,33 +63,12 @@ def follow_choice() -> None:
     st.query_params.update(elements.address(**({} if chosen == ALL else {"study": chosen})))
 
 
-def filter_runs(frame: pd.DataFrame) -> pd.DataFrame | None:
-    """Show the filter, and return the runs that it keeps; None if it cannot be read."""
-    columns = columns_by_name(frame)
-    left, right = st.columns([5, 2], vertical_alignment="bottom")
-    with left:
-        wanted = read_filter(columns, example="lr>=1e-3 status=finished seed=0")
-    with right:
-        groups = [name for name in columns if not is_score(columns[name]) and columns[name] not in NEVER_GROUPED]
-        st.multiselect("Group by", groups, key="group", bind="query-params", placeholder="no groups")
-    if wanted is None:
-        return None
-    if not wanted.conditions:
-        return frame
-    values = zip(*(frame[column].tolist() for column in columns.values()), strict=True)
-    rows = (
-        {name: None if formats.is_missing(value) else value for name, value in zip(columns, row, strict=True)}
-        for row in values
-    )
-    return pd.DataFrame(frame[[wanted.keeps(row) for row in rows]]).reset_index(drop=True)
-
-
-def columns_by_name(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the columns by the names that they have in a filter."""
-    columns = {name: column for name, column in NAMES.items() if column in frame}
+def names_of(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the columns of the frame by the names that their values have."""
+    columns = {name: column for column, name in BASICS.items()}
     for column in map(str, frame):
-        if column.startswith("factor."):
-            columns.setdefault(column.removeprefix("factor."), column)
+        if column.startswith(FACTOR):
+            columns.setdefault(column.removeprefix(FACTOR), column)
         elif is_score(column):
             # A run has one score of a phase in most studies, so its split need not be named.
             columns.setdefault(column.partition(".")[0], column)
@@ -122,153 +76,95 @@ def columns_by_name(frame: pd.DataFrame) -> dict[str, str]:
     return columns
 
 
-def show_groups(frame: pd.DataFrame, names: list[str]) -> None:
-    """Show the runs by their values under these names: how many there are, and mean and deviation of their scores."""
-    columns = columns_by_name(frame)
-    chosen = [columns[name] for name in names if name in columns]
-    scores = [str(name) for name in frame if is_score(str(name))]
-    labels = frame[chosen].map(lambda value: formats.MISSING if formats.is_missing(value) else formats.setting(value))
-    grouped = frame[scores].groupby([labels[name] for name in chosen], sort=False)
-    table = pd.DataFrame({"Runs": grouped.size()})
-    for score in scores:
-        table[title_of(score)] = grouped[score].mean()
-        table[f"{title_of(score)} ±"] = grouped[score].std()
-    table = table.dropna(axis="columns", how="all").rename_axis(index=[formats.printable(name) for name in names])
-    table = table.reset_index()
-    elements.show_table(table, columns=elements.number_columns(*table.columns[len(names) + 1 :]), alt="Groups of runs")
-    st.caption("Mean and standard deviation (±) over the runs of a group.")
+def items_of(frame: pd.DataFrame, columns: Mapping[str, str], metrics: Sequence[str]) -> list[ListedItem]:
+    """Return the runs with their values by name, and the last value of each of these metrics."""
+    ids = [str(run_id) for run_id in frame["run_id"]]
+    points = {name: elements.store().latest_points(tuple(ids), name) for name in metrics}
+    values = zip(*(frame[column].tolist() for column in columns.values()), strict=True)
+    return [
+        ListedItem(
+            run_id,
+            run_id,
+            {name: None if formats.is_missing(value) else value for name, value in zip(columns, row, strict=True)}
+            | {name: found[run_id].value if run_id in found else None for name, found in points.items()},
+        )
+        for run_id, row in zip(ids, values, strict=True)
+    ]
 
 
-def add_metrics(frame: pd.DataFrame) -> pd.DataFrame:
-    """Let the user choose metrics, and add the last value of each as a column."""
-    if len(frame) > MOST_WITH_METRICS:
-        st.caption(f"Filter down to {MOST_WITH_METRICS} runs to add metrics as columns.")
-        return frame
-    ids = tuple(str(run_id) for run_id in frame["run_id"])
-    names = elements.store().metric_names(ids)
-    chosen = st.multiselect("Metrics", names, key="metrics", bind="query-params", placeholder="the last value of")
-    values = {name: elements.store().latest_points(ids, name) for name in chosen}
-    return frame.assign(
-        **{
-            name: [points[run_id].value if run_id in points else None for run_id in ids]
-            for name, points in values.items()
+def table_of(items: Sequence[ListedItem], scores: Sequence[str], factors: Sequence[str], more: Sequence[str]) -> Any:
+    """Return one row per run: what identifies it and how it ended, its scores and factors, and the chosen columns."""
+    studies = {item.values["study"] for item in items}
+    return [
+        {
+            "Arm": formats.printable(str(item.values["arm"])),
+            "Seed": item.values["seed"],
+            "To step": item.values["to_step"] or None,
+            "Status": [item.values["status"]],
+            **{score_title(name): item.values[name] for name in scores},
+            **{name: listing.cell(item.values[name]) for name in (*factors, *more) if name not in TIMES},
+            **{f"{name.capitalize()} (UTC)": time_of(item, name) for name in ("started", *more) if name in TIMES},
+            "Duration": item.values["duration"],
+            "Outcome": listing.cell(item.values["outcome"]),
+            "Run": item.id,
+            "Study": item.values["study"] if len(studies) > 1 else None,
         }
-    )
+        for item in items
+    ]
 
 
-def column_order(frame: pd.DataFrame) -> list[str]:
-    """Return the columns in order: what identifies a run and how it ended first, then factors and scores."""
-    scores = sorted((name for name in frame if is_score(name)), key=lambda name: PHASES.index(name.partition(".")[0]))
-    factors = [name for name in frame if name.startswith("factor.")]
-    head, tail = (
-        ["experiment", "seed", "rung", "status"],
-        ["duration_s", "started_at", "exit_reason", "run_id", "study_id"],
-    )
-    if not any(frame["rung"]):
-        head.remove("rung")
-    rest = [name for name in frame if name not in {*head, *tail, "rung", *scores, *factors}]
-    if len(set(frame["study_id"])) == 1:
-        tail.remove("study_id")
-    return [*head, *scores, *factors, *tail, *rest]
+def time_of(item: ListedItem, name: str) -> datetime | None:
+    value = item.values[name]
+    return None if value is None else datetime.fromtimestamp(value, UTC)
 
 
-def displayed(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    table = pd.DataFrame(index=frame.index)
-    for name in columns:
-        values = frame[name]
-        if name == "rung":
-            table[name] = values.where(values > 0)
-        elif name == "status":
-            table[name] = [[value] for value in values]
-        elif name in TIMES:
-            table[name] = pd.to_datetime(values, unit="s")
-        elif values.dtype == object or pd.api.types.is_string_dtype(values):
-            # Factors may be numbers in one arm and words in another.
-            table[name] = [
-                None if formats.is_missing(value) else formats.printable(formats.setting(value)) for value in values
-            ]
-        else:
-            table[name] = values
-    return table
-
-
-def numeric_factors_of(table: pd.DataFrame) -> set[str]:
-    return {str(name) for name in table.select_dtypes("number") if str(name).startswith("factor.")}
-
-
-def configure(columns: list[str], numeric_factors: set[str]) -> dict[str, Any]:
-    config: dict[str, Any] = {name: title_of(name) for name in columns}
+def configure(items: Sequence[ListedItem], scores: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
+    """Return the configurations of the columns. Numbers of `others` keep all their digits."""
     options = [status.value for status in RunStatus]
     colors = [elements.RUN_COLORS[status] for status in RunStatus]
-    for name in columns:
-        if name == "status":
-            config[name] = st.column_config.MultiselectColumn("Status", options=options, color=colors)
-        elif name in TIMES:
-            config[name] = st.column_config.DatetimeColumn(title_of(name), format="MM-DD HH:mm:ss")
-        elif name == "duration_s":
-            config[name] = st.column_config.NumberColumn("Duration", format="%.0f s")
-        elif name == "experiment":
-            config[name] = st.column_config.TextColumn("Arm", pinned=True, width="medium")
-        elif is_score(name):
-            config[name] = st.column_config.NumberColumn(title_of(name), format="%.3f")
-        elif name in numeric_factors:
-            # Streamlit's own format ends after four decimals, where learning rates begin.
-            config[name] = st.column_config.NumberColumn(title_of(name), format="plain")
-    return config
+    numeric = [
+        name for name in others if all(isinstance(listing.cell(i.values[name]), int | float | None) for i in items)
+    ]
+    return {
+        "Arm": st.column_config.TextColumn(pinned=True, width="medium"),
+        "Status": st.column_config.MultiselectColumn(options=options, color=colors),
+        "Duration": st.column_config.NumberColumn(format="%.0f s"),
+        **{f"{name.capitalize()} (UTC)": st.column_config.DatetimeColumn(format="MM-DD HH:mm:ss") for name in TIMES},
+        **elements.number_columns(*map(score_title, scores)),
+        # Streamlit's own format ends after four decimals, where learning rates begin.
+        **elements.number_columns(*numeric, format="plain"),
+    }
 
 
-def show_actions(selected: list[str]) -> None:
-    if not selected:
-        st.caption("Select rows to open a run or to compare several.")
-    elif len(selected) == 1:
-        elements.link("run", "Open run", icon=":material/show_chart:", run=selected[0])
-    else:
-        label = f"Compare {len(selected)} runs"
-        elements.link("compare", label, icon=":material/compare_arrows:", runs=",".join(selected))
+def show_actions(items: Sequence[ListedItem], chosen: Sequence[ListedItem]) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if not chosen:
+            st.caption("Select rows to open a run or to compare several.")
+        elif len(chosen) == 1:
+            elements.link("run", "Open run", icon=":material/show_chart:", run=chosen[0].id)
+        else:
+            ids = ",".join(item.id for item in chosen)
+            elements.link("compare", f"Compare {len(chosen)} runs", icon=":material/compare_arrows:", runs=ids)
+        listing.show_downloads(items, "runs")
 
 
-def show_table(frame: pd.DataFrame) -> None:
-    order = column_order(frame)
-    filled = [name for name in order if any(not formats.is_missing(value) for value in frame[name])]
-    default = [name for name in filled if name not in HIDDEN_AT_FIRST]
-    actions = st.container(horizontal=True, vertical_alignment="center")
-    with actions, st.popover("Columns", icon=":material/view_column:"):
-        chosen = st.multiselect("Columns", order, default=default, format_func=title_of, label_visibility="collapsed")
-        with_metrics = add_metrics(frame)
-        metrics = [str(name) for name in with_metrics if name not in frame]
-        frame = with_metrics
-    columns = [*(chosen or default), *metrics]
-    table = displayed(frame, columns)
-    event = st.dataframe(
-        table,
-        hide_index=True,
-        height=elements.table_height(len(frame)),
-        placeholder=formats.MISSING,
-        column_config=configure(columns, numeric_factors_of(table)),
-        on_select="rerun",
-        selection_mode="multi-row",
-        key="selection",
-        alt="Runs",
+def show_table(view: ListView, frame: pd.DataFrame, columns: Mapping[str, str], metrics: Sequence[str]) -> None:
+    items = view.arrange(items_of(frame, columns, [name for name in metrics if name in view.names]))
+    show_counts(frame, len(items))
+    scores = sorted(
+        (name for name in columns if "." in name and is_score(name)), key=lambda name: PHASES.index(name.split(".")[0])
     )
-    with actions:
-        show_actions([str(frame["run_id"][row]) for row in event.selection.rows if row < len(frame)])
-    with st.container(horizontal=True):
-        st.download_button(
-            "CSV",
-            lambda: downloads.to_csv(frame),
-            "runs.csv",
-            "text/csv",
-            icon=":material/download:",
-            on_click="ignore",
-        )
-        st.download_button(
-            "Parquet",
-            lambda: downloads.to_parquet(frame),
-            "runs.parquet",
-            "application/vnd.apache.parquet",
-            icon=":material/download:",
-            on_click="ignore",
-        )
+    factors = [name for name, column in columns.items() if column.startswith(FACTOR)]
+    if not items:
+        return
+    if view.groups:
+        numbers = {score_title(name): name for name in scores} | {name: name for name in view.columns}
+        listing.choose_groups(view.group(items), numbers, noun="Runs")
+        return
+    more = [name for name in view.columns if name not in factors]
+    config = configure(items, scores, [*factors, *more])
+    chosen = listing.choose_rows(items, table_of(items, scores, factors, more), columns=config, alt="Runs")
+    show_actions(items, chosen)
 
 
 def show_runs(*study_ids: str) -> None:
@@ -277,24 +173,19 @@ def show_runs(*study_ids: str) -> None:
         if frame.empty:
             st.caption("No run has been planned yet.")
             return
-        shown = filter_runs(frame)
-        if shown is None:
-            return
-        show_counts(frame, shown)
-        if shown.empty:
-            return
-        if names := st.session_state["group"]:
-            show_groups(shown, names)
-        else:
-            show_table(shown)
+        columns = names_of(frame)
+        metrics = elements.store().metric_names(tuple(str(run_id) for run_id in frame["run_id"][-MOST_LOOKED_AT:]))
+        view = listing.choose_view([*columns, *metrics], example="lr>=1e-3 status=finished seed=0")
+        if view is not None:
+            show_table(view, frame, columns, metrics)
 
 
-def show_counts(frame: pd.DataFrame, shown: pd.DataFrame) -> None:
+def show_counts(frame: pd.DataFrame, shown: int) -> None:
     short = sum(rung > 0 for rung in frame["rung"])
     total = formats.count(len(frame) - short, "run")
     if short:
         total = f"{total} and {formats.count(short, 'short run')} of exploration"
-    st.caption(total if len(shown) == len(frame) else f"{len(shown)} of {total}")
+    st.caption(total if shown == len(frame) else f"{shown} of {total}")
 
 
 st.title("Runs", anchor=False)

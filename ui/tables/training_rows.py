@@ -9,6 +9,7 @@ from typing import Any
 from experiments_db import RecordedTraining
 from ui import differences, formats
 from ui.curves.series import Member, Series
+from ui.tables.listing import ListedItem
 
 REWARD, HELD_OUT = "critic/score/mean", "eval/mean"
 OVER = frozenset({"COMPLETE", "REPLACED", "FAILED", "OFFLINE"})
@@ -33,16 +34,10 @@ NAMING = frozenset(differences.NAMING)
 
 
 @dataclass(frozen=True, slots=True)
-class ListedTraining:
-    """A training with its settings by dotted name and the last values of its metrics."""
+class ListedTraining(ListedItem):
+    """A training with `BASICS`, its settings by dotted name, and the last values of its metrics."""
 
     training: RecordedTraining
-    values: Mapping[str, Any]
-    """Everything by name: `BASICS`, settings and metrics."""
-
-    @property
-    def title(self) -> str:
-        return name_of(self.training)
 
 
 def name_of(training: RecordedTraining) -> str:
@@ -68,7 +63,8 @@ def rows_of(
             "score": last.get(HELD_OUT), "model": training.model, "engine": training.engine, "tag": training.tags,
             "note": training.note, "home": training.home,
         }  # fmt: skip
-        rows.append(ListedTraining(training, {**last, **settings_of(training), **basics}))
+        values = {**last, **settings_of(training), **basics}
+        rows.append(ListedTraining(training.id, name_of(training), values, training))
     return rows
 
 
@@ -91,18 +87,3 @@ def series_of(rows: Sequence[ListedTraining]) -> list[Series]:
         Series(label if labels.count(label) == 1 else f"{label} · {row.training.id[-6:]}", (member_of(row.training),))
         for label, row in zip(labels, rows, strict=True)
     ]
-
-
-def group_rows(rows: Sequence[ListedTraining], names: Sequence[str]) -> dict[str, list[ListedTraining]]:
-    """Return the rows by the values that they have under these names, in the order in which the values occur."""
-    groups: dict[str, list[ListedTraining]] = {}
-    for row in rows:
-        label = ", ".join(f"{name}={_level(row.values.get(name))}" for name in names)
-        groups.setdefault(formats.printable(label), []).append(row)
-    return groups
-
-
-def _level(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "+".join(map(str, value)) or formats.MISSING
-    return formats.MISSING if value is None else formats.shortened(formats.setting(value), 60)

@@ -65,7 +65,7 @@ def test_scores_and_ranking_come_from_full_runs_alone(searched: Path) -> None:
 def test_the_runs_page_counts_short_runs_apart_and_shows_their_step(open_page, searched: Path) -> None:
     page = open_page("runs", searched)
     assert "12 runs and 16 short runs of exploration" in words(page)
-    assert sorted(set(page.dataframe[0].value["rung"].dropna())) == [2, 4, 8]
+    assert sorted(set(page.dataframe[0].value["To step"].dropna())) == [2, 4, 8]
 
 
 def test_a_study_that_still_explores_says_that_nothing_is_confirmed(open_page, tmp_path: Path) -> None:

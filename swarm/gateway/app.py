@@ -28,9 +28,11 @@ from swarm.gateway.control.server_routes import (
 )
 from swarm.gateway.control.study_routes import add_launch_record_route, add_study_routes
 from swarm.gateway.control.transaction_routes import add_transaction_routes, transaction_router
-from swarm.gateway.dialects.anthropic.routes import anthropic_models_router, messages_router
-from swarm.gateway.dialects.chat.routes import chat_router, models_router
-from swarm.gateway.dialects.completions.routes import completions_router
+from swarm.gateway.dialects.anthropic.routes import MESSAGES, anthropic_models_router, count_router
+from swarm.gateway.dialects.chat.reply import CHAT
+from swarm.gateway.dialects.completions.reply import COMPLETIONS
+from swarm.gateway.dialects.endpoint import model_router
+from swarm.gateway.dialects.models import models_router
 from swarm.gateway.dialects.responses.routes import responses_router
 from swarm.gateway.dialects.tables import describe_bodies
 from swarm.gateway.dialects.tokenize.routes import tokenize_router
@@ -74,10 +76,9 @@ def create_app(deps: RouteDependencies) -> SwarmApi:
     traffic = Traffic()
     # The router tries them in this order, so the most frequent come first.
     routers = (
-        chat_router(deps.served),
-        messages_router(deps.served),
-        completions_router(deps.served),
+        *(model_router(deps.served, dialect) for dialect in (CHAT, MESSAGES, COMPLETIONS)),
         responses_router(deps.served),
+        count_router(deps.served),
         anthropic_models_router(deps.served),
         models_router(deps.served),
         tokenize_router(deps.served),

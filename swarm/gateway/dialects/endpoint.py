@@ -9,18 +9,18 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mappi
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic_core import to_json
 
 from swarm.errors import EngineFailure, EngineNotReady, NotFound, SwarmError
-from swarm.gateway.dialects.fields import FieldTable, shown
+from swarm.gateway.dialects.fields import shown
 from swarm.gateway.http.auth import bearer
-from swarm.gateway.http.routes import read_object, until_left
+from swarm.gateway.http.routes import DirectRoute, read_object, until_left
 from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallEvent, CallHead, CallIdentity, CallResult, NameKind, call_name
 from swarm.rollout.episodes import RunningEpisode
-from swarm.rollout.model_request import ModelRequest, SamplingDefaults
+from swarm.rollout.model_request import ModelRequest
 from swarm.tracker.codec import Codec
 
 
@@ -50,8 +50,8 @@ MODEL_ALIASES = frozenset({"default", ""})
 MAX_ATTEMPT = 1000
 
 
-class DialectRequest(Protocol):
-    """The part that the requests of all dialects share."""
+class AskedCall(Protocol):
+    """The part that the checked requests of all dialects share."""
 
     @property
     def call(self) -> ModelRequest: ...
@@ -75,60 +75,87 @@ class ReplyFrames(Protocol):
     def ping(self) -> bytes: ...
 
 
-Asked = TypeVar("Asked", bound=DialectRequest)
+Asked = TypeVar("Asked", bound=AskedCall)
+
+Served = Callable[[], ModelService | None]
+"""Returns the service of the model, or None while no engine runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect(Generic[Asked]):
-    """The functions that parse and render one API. `parse` raises BadRequest; `name` is the route below /v1."""
+    """One API of model calls: the route below /v1, and the functions that parse and render. `parse` raises BadRequest.
 
-    name: str
-    fields: FieldTable
-    parse: Callable[[Mapping[str, Any], SamplingDefaults], Asked]
+    `summary`, `description` and `responses` are for the OpenAPI description.
+    """
+
+    path: str
+    summary: str
+    description: str
+    responses: dict[int | str, dict[str, Any]]
+    parse: Callable[[Mapping[str, Any], ModelService, RunningEpisode], Asked]
     render: Callable[[Asked, CallResult, Codec], dict[str, Any]]
     open_stream: Callable[[Asked, CallHead, Codec], ReplyFrames]
+    route_class: type[DirectRoute] = DirectRoute
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEndpoint:
-    """The endpoint of model calls. `served` returns the running service."""
+RECORDED = (
+    "Its turn is on record before the reply is complete.\n\nThe call waits while weights change. If no token comes for"
+    " too long, the answer is {status} with `Retry-After`."
+)
+"""The description of a route that samples a reply."""
 
-    served: Callable[[], ModelService | None]
 
-    async def answer(self, request: Request, dialect: Dialect[Asked]) -> Response:
-        """Answer a model call.
+def model_router(served: Served, dialect: Dialect[Any]) -> APIRouter:
+    """Return the router of one API. It needs the key of a running episode."""
+    router = APIRouter(prefix="/v1", tags=["model"], route_class=dialect.route_class)
 
-        Raises the errors that refuse the request. An error after the first event ends the stream with the dialect's
-        error event.
-        """
-        service, episode = opened(request, self.served)
-        body = await read_object(request) or {}
-        asked = dialect.parse(body, service.defaults(episode))
-        ignored = asked.ignored_fields
-        if episode.row.is_greedy and asked.call.params.temperature:
-            ignored = (*ignored, "temperature")
-        headers = report_ignored(asked.call.model, ignored, service)
-        identity = await _identity(request, dialect.name)
-        call = service.call(episode, asked.call, identity, is_streamed=asked.stream)
-        head = call.head(service.model_name)
-        if asked.stream:
-            frames = dialect.open_stream(asked, head, service.codec)
-            events = call.events()
-            # The first event is awaited before the response, so that a refused request is an HTTP error.
-            first = await _unless_disconnected(request, _first_of(events))
-            if first is None:
-                await events.aclose()
-                return Response(status_code=CLIENT_CLOSED_REQUEST)
-            headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
-            return StreamingResponse(_sent(first, events, frames), media_type="text/event-stream", headers=headers)
-        completions = await _unless_disconnected(request, call.completed())
-        if completions is None:
+    @router.post(
+        f"/{dialect.path}",
+        summary=dialect.summary,
+        description=dialect.description,
+        response_class=Response,
+        responses=dialect.responses,
+    )
+    async def sample(request: Request) -> Response:
+        return await answer(request, served, dialect)
+
+    return router
+
+
+async def answer(request: Request, served: Served, dialect: Dialect[Asked]) -> Response:
+    """Answer a model call.
+
+    Raises the errors that refuse the request. An error after the first event ends the stream with the dialect's error
+    event.
+    """
+    service, episode = opened(request, served)
+    body = await read_object(request) or {}
+    asked = dialect.parse(body, service, episode)
+    ignored = asked.ignored_fields
+    if episode.row.is_greedy and asked.call.params.temperature:
+        ignored = (*ignored, "temperature")
+    headers = report_ignored(asked.call.model, ignored, service)
+    identity = await _identity(request, dialect.path)
+    call = service.call(episode, asked.call, identity, is_streamed=asked.stream)
+    head = call.head(service.model_name)
+    if asked.stream:
+        frames = dialect.open_stream(asked, head, service.codec)
+        events = call.events()
+        # The first event is awaited before the response, so that a refused request is an HTTP error.
+        first = await _unless_disconnected(request, _first_of(events))
+        if first is None:
+            await events.aclose()
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        reply = dialect.render(asked, CallResult(head, completions), service.codec)
-        return Response(to_json(reply), media_type="application/json", headers=headers)
+        headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        return StreamingResponse(_sent(first, events, frames), media_type="text/event-stream", headers=headers)
+    completions = await _unless_disconnected(request, call.completed())
+    if completions is None:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    reply = dialect.render(asked, CallResult(head, completions), service.codec)
+    return Response(to_json(reply), media_type="application/json", headers=headers)
 
 
-def opened(request: Request, served: Callable[[], ModelService | None]) -> tuple[ModelService, RunningEpisode]:
+def opened(request: Request, served: Served) -> tuple[ModelService, RunningEpisode]:
     """Return the service, and the episode of the request's key.
 
     Raises Unauthorized for a missing or unknown key, EngineNotReady while no engine runs, EpisodeEnded.

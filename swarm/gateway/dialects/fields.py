@@ -10,19 +10,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest, UnknownParameter
-from swarm.rollout.model_request import SamplingDefaults
+from swarm.rollout.model_request import ModelRequest, SamplingDefaults
 from swarm.types import Grammar, GrammarKind, SamplingParams
 
 MAX_NAMED_FIELDS = 32
 MAX_SHOWN_CHARACTERS = 80
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1000
+MAX_CHOICES = 128
 ANY_MODEL = "any name; one that is not the served model's is named in `x-ignored-fields`"
 
 
@@ -215,6 +225,8 @@ Number = Annotated[float, BeforeValidator(_to_number)]
 class SamplingBody(StrictBody):
     """The sampling fields that OpenAI's and vLLM's APIs share. None means the same as an absent field."""
 
+    model: str = Field(min_length=1)
+    stream: bool | None = None
     temperature: Number | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: Number | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
     top_k: int | None = Field(default=None, ge=-1, lt=2**31)
@@ -355,3 +367,54 @@ def structured_grammar(given: Mapping[str, Any]) -> Grammar:
 
 def _are_texts(alternatives: list[object]) -> bool:
     return 0 < len(alternatives) <= MAX_ALTERNATIVES and all(isinstance(each, str) for each in alternatives)
+
+
+class _StreamOptions(Strict):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+    @field_validator("continuous_usage_stats")
+    @classmethod
+    def _usage_at_the_end(cls, is_asked: bool | None) -> bool | None:
+        if is_asked:
+            raise unsupported("usage is sent once, at the end: use include_usage instead")
+        return is_asked
+
+
+class CompletionsBody(SamplingBody):
+    """The fields that chat and text completions share."""
+
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
+    response_format: ResponseFormat | None = None
+    stream_options: _StreamOptions | None = None
+    return_token_ids: bool | None = None
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def format_grammar(self) -> Grammar | None:
+        return self.response_format.grammar() if self.response_format else None
+
+
+class _Streamable(Protocol):
+    @property
+    def stream(self) -> bool | None: ...
+
+
+Form_co = TypeVar("Form_co", bound=_Streamable, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCall(Generic[Form_co]):
+    """A checked request: its body, the call that it asks for, and its fields without effect, in printable ASCII."""
+
+    body: Form_co
+    call: ModelRequest
+    ignored_fields: tuple[str, ...]
+
+    @property
+    def stream(self) -> bool:
+        return bool(self.body.stream)

@@ -54,7 +54,7 @@ def test_a_silent_request_gets_the_defaults():
     assert (call.model, call.choices, call.tool_choice) == ("nano", 1, ToolChoice())
     assert conversation().messages == tuple(MESSAGES)
     assert (conversation().tools, conversation().template_options) == ((), {})
-    assert (request.stream, request.shows_thinking, request.ignored_fields) == (False, True, ())
+    assert (request.stream, request.body.shows_thinking, request.ignored_fields) == (False, True, ())
 
 
 def test_sampling_fields_are_taken_over():
@@ -252,8 +252,8 @@ def test_without_a_switch_the_model_thinks_as_it_does():
 def test_thinking_that_is_not_to_be_shown():
     thinking = {"type": "adaptive", "display": "omitted"}
 
-    assert not parse(thinking=thinking).shows_thinking
-    assert parse(thinking={**thinking, "display": "summarized"}).shows_thinking
+    assert not parse(thinking=thinking).body.shows_thinking
+    assert parse(thinking={**thinking, "display": "summarized"}).body.shows_thinking
 
 
 def test_effort_is_given_to_templates_that_read_it():

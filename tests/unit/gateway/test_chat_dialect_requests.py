@@ -29,7 +29,7 @@ def test_a_silent_request_gets_the_defaults():
     assert call.params == SamplingParams(max_tokens=33, temperature=0.9, top_p=0.8, stop_token_ids=(2,))
     assert (call.model, conversation.messages, conversation.tools) == ("nano", tuple(MESSAGES), ())
     assert (call.choices, call.tool_choice, conversation.template_options) == (1, ToolChoice(), {})
-    assert not (request.stream or request.include_usage or request.logprobs or request.return_token_ids)
+    assert not (request.stream or request.body.includes_usage or request.body.logprobs)
     assert request.ignored_fields == ()
 
 

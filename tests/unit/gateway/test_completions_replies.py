@@ -14,28 +14,34 @@ from tests_support import examples
 
 from swarm.errors import EngineFailure
 from swarm.gateway.dialects.completions.reply import TextCompletionStream, render_text_completion
-from swarm.gateway.dialects.completions.request import CompletionRequest, parse_completion_request
+from swarm.gateway.dialects.completions.request import CompletionBody, parse_completion_request
+from swarm.gateway.dialects.fields import CheckedCall
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.rollout.model_request import SamplingDefaults
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, TokenDelta, TokenLogprobs, Turn
 
+Checked = CheckedCall[CompletionBody]
 HEAD = CallHead("1", 1_700_000_000, "nano")
 END = "<|im_end|>"
 
 
-def request(**fields: Any) -> CompletionRequest:
+def request(**fields: Any) -> Checked:
     return parse_completion_request(
         {"model": "nano", "prompt": "Once", **fields}, SamplingDefaults(1.0, 1.0, 64, stop_token_ids=())
     )
 
 
-def reply_of(codec: Codec, asked: CompletionRequest) -> Any:
+def reply_of(codec: Codec, asked: Checked) -> Any:
     return codec.raw_reply_stream(turn_index=3, stop=asked.call.params.stop)
 
 
 def turn(
-    codec: Codec, asked: CompletionRequest, text: str, finish: FinishReason = FinishReason.STOP, choice: int = 0
+    codec: Codec,
+    asked: Checked,
+    text: str,
+    finish: FinishReason = FinishReason.STOP,
+    choice: int = 0,
 ) -> Turn:
     prompt = asked.call.prompts[choice // asked.call.choices]
     output_ids = codec.encode_text(text)
@@ -46,15 +52,13 @@ def turn(
     return recorded_turn(asked.call, output_ids, reply.message, finish, prompt_ids=prompt_ids, choice=choice)
 
 
-def rendered(codec: Codec, asked: CompletionRequest, *turns: Turn, top: Any = None) -> SdkCompletion:
+def rendered(codec: Codec, asked: Checked, *turns: Turn, top: Any = None) -> SdkCompletion:
     completions = tuple(Completion(each.choice, each, top) for each in turns)
     body = render_text_completion(asked, CallResult(HEAD, completions), codec)
     return SdkCompletion.model_validate(body, strict=True)
 
 
-def events(
-    codec: Codec, asked: CompletionRequest, said: Turn, cuts: Sequence[int] = (), top: Any = None
-) -> Iterator[CallEvent]:
+def events(codec: Codec, asked: Checked, said: Turn, cuts: Sequence[int] = (), top: Any = None) -> Iterator[CallEvent]:
     """What inference publishes for a turn whose tokens come in pieces of these sizes."""
     reply, position = reply_of(codec, asked), 0
     yield Opened(said.choice, said.index, said.prompt_ids)
@@ -72,7 +76,7 @@ def events(
     yield Closed(Completion(said.choice, said, top))
 
 
-def streamed(codec: Codec, asked: CompletionRequest, published: Iterator[CallEvent]) -> list[SdkCompletion]:
+def streamed(codec: Codec, asked: Checked, published: Iterator[CallEvent]) -> list[SdkCompletion]:
     stream = TextCompletionStream(asked, HEAD, codec)
     frames = [frame for event in published for frame in stream.push(event)] + stream.finish()
     assert frames.pop().data == "[DONE]"

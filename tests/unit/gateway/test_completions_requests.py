@@ -52,7 +52,7 @@ def test_what_is_no_prompt_is_refused_in_one_short_line(prompt: Any) -> None:
 
 def test_a_silent_request_gets_the_defaults_of_the_job() -> None:
     request = parse()
-    assert (request.stream, request.echo, request.logprobs, request.include_usage) == (False, False, None, False)
+    assert (request.stream, request.body.logprobs, request.body.includes_usage) == (False, None, False)
     params = request.call.params
     assert (params.temperature, params.max_tokens, params.stop_token_ids) == (0.7, 99, (2,))
     assert request.call.choices == 1
@@ -65,12 +65,12 @@ def test_sampling_fields_reach_the_sampler() -> None:
     params = request.call.params
     assert (params.max_tokens, params.temperature, params.seed, params.stop) == (5, 0.0, 7, ("\n",))
     assert (params.top_logprobs, params.top_p, params.logit_bias) == (5, 0.5, ((5, 1.0),))
-    assert (request.call.choices, request.logprobs) == (3, 5)
+    assert (request.call.choices, request.body.logprobs) == (3, 5)
 
 
 def test_logprobs_of_the_sampled_tokens_alone_are_not_no_logprobs() -> None:
-    assert parse(logprobs=0).logprobs == 0
-    assert parse(logprobs=None).logprobs is None
+    assert parse(logprobs=0).body.logprobs == 0
+    assert parse(logprobs=None).body.logprobs is None
 
 
 def test_a_format_becomes_a_grammar() -> None:

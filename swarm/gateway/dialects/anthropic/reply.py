@@ -8,8 +8,9 @@ from typing import Any
 from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.dialects.anthropic.errors import anthropic_error
 from swarm.gateway.dialects.anthropic.messages import input_json, tool_input
-from swarm.gateway.dialects.anthropic.request import MessageRequest
+from swarm.gateway.dialects.anthropic.request import MessagesBody
 from swarm.gateway.dialects.endpoint import SseEvent
+from swarm.gateway.dialects.fields import CheckedCall
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Opened, Piece, parts_of
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, ToolCallPart, Turn
@@ -17,7 +18,7 @@ from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, ToolCa
 _PING = SseEvent({"type": "ping"}, "ping").encode()
 
 
-def render_message(request: MessageRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
+def render_message(request: CheckedCall[MessagesBody], result: CallResult, codec: Codec) -> dict[str, Any]:
     """Return the body of a finished call. Raises EngineFailure for an aborted turn, as its reply is incomplete."""
     (completion,) = result.completions
     turn = completion.turn
@@ -35,7 +36,7 @@ class MessageStream:
     Call `push` for each event in order, then `finish`, or `fail` if the call broke off.
     """
 
-    def __init__(self, request: MessageRequest, head: CallHead, codec: Codec) -> None:
+    def __init__(self, request: CheckedCall[MessagesBody], head: CallHead, codec: Codec) -> None:
         self._request = request
         self._head = head
         self._codec = codec
@@ -85,7 +86,7 @@ class MessageStream:
             case TextPart():
                 yield {"type": "text_delta", "text": part.text}
             case ReasoningPart():
-                if self._request.shows_thinking:
+                if self._request.body.shows_thinking:
                     yield {"type": "thinking_delta", "thinking": part.text}
             case ToolCallPart():
                 yield {"type": "input_json_delta", "partial_json": input_json(part.arguments)}
@@ -120,12 +121,12 @@ def _signature(head: CallHead) -> str:
     return head.call_id
 
 
-def _block(part: ReplyPart, request: MessageRequest, head: CallHead) -> dict[str, Any]:
+def _block(part: ReplyPart, request: CheckedCall[MessagesBody], head: CallHead) -> dict[str, Any]:
     match part:
         case TextPart():
             return {"type": "text", "text": part.text}
         case ReasoningPart():
-            text = part.text if request.shows_thinking else ""
+            text = part.text if request.body.shows_thinking else ""
             return {"type": "thinking", "thinking": text, "signature": _signature(head)}
         case ToolCallPart():
             return {**_empty_block(part), "input": tool_input(part.arguments)}

@@ -24,6 +24,7 @@ from swarm.gateway.dialects.anthropic.messages import (
 )
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
+    CheckedCall,
     FieldTable,
     Number,
     StopStrings,
@@ -84,35 +85,21 @@ MESSAGE_FIELDS: FieldTable = MappingProxyType(
 """Every documented field of Anthropic's messages, betas and those of earlier versions included."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRequest:
-    """A checked request. `ignored_fields` names the fields without effect, in printable ASCII."""
-
-    call: ModelRequest
-    stream: bool
-    shows_thinking: bool
-    ignored_fields: tuple[str, ...]
-
-
 Switches = Callable[[str], bool]
 """Returns whether the model's chat template reads an option of this name."""
 
 
 def parse_message_request(
     body: Mapping[str, Any], defaults: SamplingDefaults, replies: RecordedReplies, switches: Switches
-) -> MessageRequest:
+) -> CheckedCall[MessagesBody]:
     """Return the checked request of a messages body. `replies` are those of the episode so far.
 
     Raises BadRequest, or UnknownParameter for a field that cannot be honoured. Both name the field in `param`.
     """
     checked = checked_body(MessagesBody, body, MESSAGE_FIELDS)
     conversation, ignored = checked.conversation(replies, switches)
-    return MessageRequest(
-        call=ModelRequest(checked.model, (conversation,), checked.sampling(defaults), checked.choice()),
-        stream=bool(checked.stream),
-        shows_thinking=checked.thinking is None or checked.thinking.display != "omitted",
-        ignored_fields=unknown_fields(body, MESSAGE_FIELDS, ignored),
-    )
+    call = ModelRequest(checked.model, (conversation,), checked.sampling(defaults), checked.choice())
+    return CheckedCall(checked, call, unknown_fields(body, MESSAGE_FIELDS, ignored))
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +327,10 @@ class MessagesBody(PromptBody):
         if budget is not None and budget >= self.max_tokens:
             raise PydanticCustomError("budget", "thinking.budget_tokens must be less than max_tokens")
         return self
+
+    @property
+    def shows_thinking(self) -> bool:
+        return self.thinking is None or self.thinking.display != "omitted"
 
     def sampling(self, defaults: SamplingDefaults) -> SamplingParams:
         return SamplingParams(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
@@ -17,13 +16,9 @@ from swarm.errors import SwarmError
 from swarm.gateway.dialects.anthropic.errors import anthropic_error_response
 from swarm.gateway.dialects.anthropic.messages import RecordedReplies
 from swarm.gateway.dialects.anthropic.reply import MessageStream, render_message
-from swarm.gateway.dialects.anthropic.request import (
-    MESSAGE_FIELDS,
-    MessageRequest,
-    parse_count_request,
-    parse_message_request,
-)
-from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, check_model, opened, report_ignored
+from swarm.gateway.dialects.anthropic.request import MessagesBody, parse_count_request, parse_message_request
+from swarm.gateway.dialects.endpoint import RECORDED, Dialect, Served, check_model, opened, report_ignored
+from swarm.gateway.dialects.fields import CheckedCall
 from swarm.gateway.http.errors import internal_error
 from swarm.gateway.http.middleware import request_id_of
 from swarm.gateway.http.openapi import model_responses
@@ -66,11 +61,6 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         529: "Not now: try again after `Retry-After` seconds.",
     }.items()
 }
-_EXAMPLE = 'event: message_stop\ndata: {"type":"message_stop"}\n\n'
-_MESSAGE_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: model_responses("Anthropic's message. With `stream`, its events.", example=_EXAMPLE)[200],
-    **_ERRORS,
-}
 
 
 class AnthropicRoute(DirectRoute):
@@ -103,23 +93,32 @@ class _AnthropicClientsRoute(AnthropicRoute):
         return super().matches(scope)
 
 
-def messages_router(served: Callable[[], ModelService | None]) -> APIRouter:
-    """Return the router of messages and token counts. It needs the key of a running episode."""
+def _parse(body: Mapping[str, Any], service: ModelService, episode: RunningEpisode) -> CheckedCall[MessagesBody]:
+    replies = RecordedReplies(episode.tree.turns)
+    return parse_message_request(body, service.defaults(episode), replies, service.codec.reads_option)
+
+
+MESSAGES = Dialect(
+    path="messages",
+    summary="Sample a reply, in Anthropic's shape",
+    description=f"Sample a reply. {RECORDED.format(status=529)}",
+    responses={
+        200: model_responses(
+            "Anthropic's message. With `stream`, its events.",
+            example='event: message_stop\ndata: {"type":"message_stop"}\n\n',
+        )[200],
+        **_ERRORS,
+    },
+    parse=_parse,
+    render=render_message,
+    open_stream=MessageStream,
+    route_class=AnthropicRoute,
+)
+
+
+def count_router(served: Served) -> APIRouter:
+    """Return the router of token counts. It needs the key of a running episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=AnthropicRoute)
-    endpoint = ModelEndpoint(served)
-
-    @router.post(
-        "/messages",
-        summary="Sample a reply, in Anthropic's shape",
-        response_class=Response,
-        responses=_MESSAGE_RESPONSES,
-    )
-    async def create_message(request: Request) -> Response:
-        """Sample a reply. Its turn is on record before the reply is complete.
-
-        The call waits while weights change. If no token comes for too long, the answer is 529 with `Retry-After`.
-        """
-        return await endpoint.answer(request, _dialect(*opened(request, served)))
 
     @router.post(
         "/messages/count_tokens",
@@ -140,14 +139,7 @@ def messages_router(served: Callable[[], ModelService | None]) -> APIRouter:
     return router
 
 
-def _dialect(service: ModelService, episode: RunningEpisode) -> Dialect[MessageRequest]:
-    parse = partial(
-        parse_message_request, replies=RecordedReplies(episode.tree.turns), switches=service.codec.reads_option
-    )
-    return Dialect("messages", MESSAGE_FIELDS, parse, render_message, MessageStream)
-
-
-def anthropic_models_router(served: Callable[[], ModelService | None]) -> APIRouter:
+def anthropic_models_router(served: Served) -> APIRouter:
     """Return the router that describes the model. It must come before `models_router`, which has the same paths."""
     router = APIRouter(prefix="/v1", route_class=_AnthropicClientsRoute, include_in_schema=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -14,9 +13,9 @@ from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     MAX_TOP_LOGPROBS,
     AllowedMode,
+    CheckedCall,
+    CompletionsBody,
     FieldTable,
-    ResponseFormat,
-    SamplingBody,
     Strict,
     checked_body,
     eval_only,
@@ -32,7 +31,6 @@ from swarm.tracker.conversation import canonical_message
 from swarm.types import ToolChoice, ToolMode
 
 MAX_TOOL_CALLS = 1000
-MAX_CHOICES = 128
 MAX_MESSAGES = 100_000
 MAX_TOOLS = 1000
 
@@ -70,33 +68,13 @@ CHAT_FIELDS: FieldTable = MappingProxyType(
 """Every documented field of OpenAI's chat completions, and those of vLLM's that clients send."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A checked request. `ignored_fields` names the fields without effect, in printable ASCII."""
-
-    call: ModelRequest
-    stream: bool
-    include_usage: bool
-    logprobs: bool
-    return_token_ids: bool
-    ignored_fields: tuple[str, ...]
-
-
-def parse_chat_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> ChatRequest:
+def parse_chat_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> CheckedCall[ChatBody]:
     """Return the checked request of a body.
 
     Raises BadRequest, or UnknownParameter for a field that cannot be honoured. Both name the field in `param`.
     """
     checked = checked_body(ChatBody, body, CHAT_FIELDS)
-    options = checked.stream_options
-    return ChatRequest(
-        call=checked.call(defaults),
-        stream=bool(checked.stream),
-        include_usage=options is not None and bool(options.include_usage),
-        logprobs=bool(checked.logprobs),
-        return_token_ids=bool(checked.return_token_ids),
-        ignored_fields=unknown_fields(body, CHAT_FIELDS),
-    )
+    return CheckedCall(checked, checked.call(defaults), unknown_fields(body, CHAT_FIELDS))
 
 
 def joined_text(content: object) -> object:
@@ -150,10 +128,6 @@ class _Message(Strict):
         return self
 
 
-class _StreamOptions(Strict):
-    include_usage: bool | None = None
-
-
 class _Named(Strict):
     name: str = Field(min_length=1)
 
@@ -173,25 +147,18 @@ class _AllowedChoice(Strict):
     allowed_tools: _AllowedTools
 
 
-class ChatBody(SamplingBody):
+class ChatBody(CompletionsBody):
     """The honoured fields of the body. `CHAT_FIELDS` handles the others."""
 
-    model: str = Field(min_length=1)
     messages: list[_Message] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     tools: list[dict[str, Any]] | None = Field(default=None, max_length=MAX_TOOLS, fail_fast=True)
     tool_choice: Literal["auto", "none", "required"] | _ToolReference | _AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     reasoning_effort: str | None = Field(default=None, max_length=32)
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=32)
-    max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     max_completion_tokens: int | None = Field(default=None, ge=1, lt=2**31)
-    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    return_token_ids: bool | None = None
 
     @field_validator("tools")
     @classmethod
@@ -226,7 +193,7 @@ class ChatBody(SamplingBody):
         params = self.sampling_params(
             defaults,
             max_tokens=self.max_completion_tokens or self.max_tokens,
-            grammar=self.response_format.grammar() if self.response_format else None,
+            grammar=self.format_grammar,
             top_logprobs=self.top_logprobs or 0,
         )
         return ModelRequest(self.model, (conversation,), params, self._tool_choice(), self.n or 1)

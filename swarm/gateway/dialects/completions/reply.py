@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from swarm.errors import SwarmError
-from swarm.gateway.dialects.chat.reply import DONE, finish_reason
-from swarm.gateway.dialects.completions.request import CompletionRequest
-from swarm.gateway.dialects.endpoint import SseEvent
+from swarm.gateway.dialects.chat.reply import CompletionChunks, finish_reason, usage
+from swarm.gateway.dialects.completions.request import CompletionBody, parse_completion_request
+from swarm.gateway.dialects.endpoint import Dialect, SseEvent
+from swarm.gateway.dialects.fields import CheckedCall
+from swarm.gateway.http.openapi import model_responses
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
 from swarm.types import ReplyPart, TextPart, TokenDelta, TokenLogprobs
 
 
-def render_text_completion(request: CompletionRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
+def render_text_completion(request: CheckedCall[CompletionBody], result: CallResult, codec: Codec) -> dict[str, Any]:
     """Return the body of a finished call. Raises EngineFailure for an aborted turn, as its text is incomplete."""
     return {
         **_head(result.head),
         "choices": [_choice(request, completion, codec) for completion in result.completions],
-        "usage": _usage(request, result.completions),
+        "usage": usage(request.call, result.completions),
     }
 
 
@@ -33,11 +34,11 @@ def _head(head: CallHead) -> dict[str, Any]:
     }
 
 
-def _choice(request: CompletionRequest, completion: Completion, codec: Codec) -> dict[str, Any]:
+def _choice(request: CheckedCall[CompletionBody], completion: Completion, codec: Codec) -> dict[str, Any]:
     turn = completion.turn
-    before = _echoed(request, completion.choice, turn.prompt_ids, codec) if request.echo else ""
+    before = _echoed(request, completion.choice, turn.prompt_ids, codec) if request.body.echo else ""
     logprobs = None
-    if request.logprobs is not None:
+    if request.body.logprobs is not None:
         scribe = _LogprobScribe(request, codec, turn.index)
         delta = TokenDelta(turn.output_ids_T, turn.logprobs_T, (), None, completion.top_logprobs_T)
         logprobs = scribe.write([delta])
@@ -47,26 +48,17 @@ def _choice(request: CompletionRequest, completion: Completion, codec: Codec) ->
         "logprobs": logprobs,
         "finish_reason": finish_reason(turn.finish_reason, {}),
     }
-    if request.return_token_ids:
+    if request.body.return_token_ids:
         choice |= {"token_ids": list(turn.output_ids_T), "prompt_token_ids": list(turn.prompt_ids)}
     return choice
 
 
-class TextCompletionStream:
-    """The chunks of one streamed call.
+class TextCompletionStream(CompletionChunks[CompletionBody]):
+    """The chunks of one streamed text completion. The first chunk of a choice has its echo, or no text."""
 
-    Call `push` for each event in order, then `finish`, or `fail` if the call broke off. The first chunk of a choice has
-    its echo, or no text. A chunk has the logprobs and ids of all tokens sampled since the last chunk of its choice.
-    This includes tokens whose text is hidden or not sent yet.
-    """
-
-    def __init__(self, request: CompletionRequest, head: CallHead, codec: Codec) -> None:
-        self._request = request
-        self._codec = codec
-        self._head = _head(head)
-        self._unsent: dict[int, list[TokenDelta]] = {}
+    def __init__(self, request: CheckedCall[CompletionBody], head: CallHead, codec: Codec) -> None:
+        super().__init__(request, _head(head), codec)
         self._scribes: dict[int, _LogprobScribe] = {}
-        self._completions: list[Completion] = []
 
     def push(self, event: CallEvent) -> list[SseEvent]:
         match event:
@@ -79,36 +71,21 @@ class TextCompletionStream:
                 self._completions.append(completion)
                 return [SseEvent(self._chunk(event.choice, "", finish_reason(completion.turn.finish_reason, {})))]
 
-    def finish(self) -> list[SseEvent]:
-        """Return the usage, if the request asked for it, and the end of the stream."""
-        if not self._request.include_usage:
-            return [DONE]
-        return [SseEvent({**self._head, "choices": [], "usage": _usage(self._request, self._completions)}), DONE]
-
-    def fail(self, error: SwarmError) -> list[SseEvent]:
-        """Return an `error` event, on which the clients of OpenAI raise. The HTTP status has been sent already."""
-        detail = {"message": error.message, "type": "server_error", "param": None, "code": error.code}
-        return [SseEvent({"error": detail})]
-
-    def ping(self) -> bytes:
-        """Return a comment, so that proxies do not close a silent connection."""
-        return b": keep-alive\n\n"
-
     def _opening(self, event: Opened) -> dict[str, Any]:
         self._unsent[event.choice] = []
         self._scribes[event.choice] = _LogprobScribe(self._request, self._codec, event.turn_index)
-        echo = _echoed(self._request, event.choice, event.prompt_ids, self._codec) if self._request.echo else ""
+        echo = _echoed(self._request, event.choice, event.prompt_ids, self._codec) if self._request.body.echo else ""
         chunk = self._chunk(event.choice, echo)
-        if self._request.return_token_ids:
+        if self._request.body.return_token_ids:
             chunk["choices"][0]["prompt_token_ids"] = list(event.prompt_ids)
         return chunk
 
     def _chunk(self, choice: int, text: str, reason: str | None = None) -> dict[str, Any]:
-        deltas, self._unsent[choice] = self._unsent[choice], []
+        deltas = self._take_unsent(choice)
         body: dict[str, Any] = {"index": choice, "text": text, "logprobs": None, "finish_reason": reason}
-        if self._request.logprobs is not None and deltas:
+        if self._request.body.logprobs is not None and deltas:
             body["logprobs"] = self._scribes[choice].write(deltas)
-        if self._request.return_token_ids:
+        if self._request.body.return_token_ids:
             body["token_ids"] = [token for delta in deltas for token in delta.token_ids_T]
         return {**self._head, "choices": [body]}
 
@@ -120,8 +97,8 @@ class _LogprobScribe:
     position. Tokens without visible text get the position where their text would begin.
     """
 
-    def __init__(self, request: CompletionRequest, codec: Codec, turn_index: int) -> None:
-        self._as_ids = request.tokens_as_ids
+    def __init__(self, request: CheckedCall[CompletionBody], codec: Codec, turn_index: int) -> None:
+        self._as_ids = bool(request.body.return_tokens_as_token_ids)
         self._codec = codec
         self._reply = codec.raw_reply_stream(turn_index=turn_index)
         self._offset = 0
@@ -151,20 +128,23 @@ def _texts(parts: Sequence[ReplyPart]) -> list[str]:
     return [part.text for part in parts if isinstance(part, TextPart)]
 
 
-def _echoed(request: CompletionRequest, choice: int, prompt_ids: Sequence[int], codec: Codec) -> str:
+def _echoed(request: CheckedCall[CompletionBody], choice: int, prompt_ids: Sequence[int], codec: Codec) -> str:
     """Return the prompt as it was given. A prompt of token ids is decoded, with special tokens by name."""
     prompt = request.call.prompts[choice // request.call.choices]
     text = getattr(prompt, "text", None)
     return codec.raw_text(prompt_ids) if text is None else text
 
 
-def _usage(request: CompletionRequest, completions: Sequence[Completion]) -> dict[str, int]:
-    """Return the token counts. A prompt counts once, even if it has several completions."""
-    prompts = {each.choice // request.call.choices: len(each.turn.prompt_ids) for each in completions}
-    prompt_tokens = sum(prompts.values())
-    completion_tokens = sum(len(each.turn.output_ids_T) for each in completions)
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }
+COMPLETIONS = Dialect(
+    path="completions",
+    summary="Continue a text",
+    description="Continue a text. The model gets the prompt as it is.\n\nNo chat template and no special tokens are"
+    " added, except those that the prompt spells out. If the prompt extends an earlier turn of the episode (its prompt"
+    " and completion), it keeps the tokens of that turn.",
+    responses=model_responses(
+        "OpenAI's text completion. With `stream`, its chunks.", example="data: {...}\n\ndata: [DONE]\n\n"
+    ),
+    parse=lambda body, service, episode: parse_completion_request(body, service.defaults(episode)),
+    render=render_text_completion,
+    open_stream=TextCompletionStream,
+)

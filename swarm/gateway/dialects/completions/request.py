@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Self, cast
 
@@ -12,10 +11,10 @@ from pydantic_core import PydanticCustomError
 
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
+    MAX_CHOICES,
+    CheckedCall,
+    CompletionsBody,
     FieldTable,
-    ResponseFormat,
-    SamplingBody,
-    Strict,
     checked_body,
     eval_only,
     honoured,
@@ -27,7 +26,6 @@ from swarm.gateway.dialects.fields import (
 from swarm.rollout.model_request import ModelRequest, RawPrompt, SamplingDefaults
 
 MAX_PROMPTS = 128
-MAX_CHOICES = 128
 MAX_PROMPT_TOKENS = 2**20
 """The most token ids of one prompt; no model served here has a longer context."""
 
@@ -78,42 +76,13 @@ COMPLETION_FIELDS: FieldTable = MappingProxyType(
 """Every documented field of OpenAI's completions and of vLLM's."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest:
-    """A checked request.
-
-    `logprobs` is the number of likeliest tokens to name beside each sampled one, or None for no logprobs at all.
-    With `tokens_as_ids`, tokens are written `token_id:N`. `ignored_fields` names fields without effect, in printable
-    ASCII.
-    """
-
-    call: ModelRequest
-    stream: bool
-    include_usage: bool
-    echo: bool
-    logprobs: int | None
-    tokens_as_ids: bool
-    return_token_ids: bool
-    ignored_fields: tuple[str, ...]
-
-
-def parse_completion_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> CompletionRequest:
+def parse_completion_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> CheckedCall[CompletionBody]:
     """Return the checked request of a body.
 
     Raises BadRequest, or UnknownParameter for a field that cannot be honoured. Both name the field in `param`.
     """
     checked = checked_body(CompletionBody, body, COMPLETION_FIELDS)
-    options = checked.stream_options
-    return CompletionRequest(
-        call=checked.call(defaults),
-        stream=bool(checked.stream),
-        include_usage=options is not None and bool(options.include_usage),
-        echo=bool(checked.echo),
-        logprobs=checked.logprobs,
-        tokens_as_ids=bool(checked.return_tokens_as_token_ids),
-        return_token_ids=bool(checked.return_token_ids),
-        ignored_fields=unknown_fields(body, COMPLETION_FIELDS),
-    )
+    return CheckedCall(checked, checked.call(defaults), unknown_fields(body, COMPLETION_FIELDS))
 
 
 def raw_prompts(given: object) -> object:
@@ -159,32 +128,17 @@ _Prompt = _Text | _TokenIds
 _Prompts = Annotated[list[_Prompt], Field(min_length=1, max_length=MAX_PROMPTS)]
 
 
-class _StreamOptions(Strict):
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
+class CompletionBody(CompletionsBody):
+    """The honoured fields of the body. `COMPLETION_FIELDS` handles the others.
 
-    @field_validator("continuous_usage_stats")
-    @classmethod
-    def _usage_at_the_end(cls, is_asked: bool | None) -> bool | None:
-        if is_asked:
-            raise unsupported("usage is sent once, at the end: use include_usage instead")
-        return is_asked
+    `logprobs` is the number of likeliest tokens to name beside each sampled one, or None for no logprobs at all. With
+    `return_tokens_as_token_ids`, tokens are written `token_id:N`.
+    """
 
-
-class CompletionBody(SamplingBody):
-    """The honoured fields of the body. `COMPLETION_FIELDS` handles the others."""
-
-    model: str = Field(min_length=1)
     prompt: Annotated[tuple[RawPrompt, ...], BeforeValidator(raw_prompts, json_schema_input_type=_Prompt | _Prompts)]
-    max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
-    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
-    response_format: ResponseFormat | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
 
     @field_validator("best_of")
@@ -204,7 +158,7 @@ class CompletionBody(SamplingBody):
         params = self.sampling_params(
             defaults,
             max_tokens=self.max_tokens,
-            grammar=self.response_format.grammar() if self.response_format else None,
+            grammar=self.format_grammar,
             top_logprobs=self.logprobs or 0,
         )
         return ModelRequest(self.model, self.prompt, params, choices=self.n or 1)

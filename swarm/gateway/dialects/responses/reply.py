@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarm.errors import EngineFailure, SwarmError
+from swarm.gateway.dialects.chat.reply import OpenAiFrames, token_rows
 from swarm.gateway.dialects.endpoint import SseEvent
 from swarm.gateway.dialects.responses.items import ResponseId
 from swarm.gateway.dialects.responses.request import ResponseRequest, Shown
 from swarm.gateway.dialects.responses.tools import ClientCallForm, custom_input
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
 from swarm.tracker.codec import Codec
-from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, TokenDelta, TokenLogprobs, ToolCallPart, Turn
+from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, TokenDelta, ToolCallPart, Turn
 
 Item = dict[str, Any]
 
@@ -152,7 +153,7 @@ class _Call:
         return {**item, "type": "function_call", "arguments": text}
 
 
-class ResponseStream:
+class ResponseStream(OpenAiFrames):
     """The events of one streamed call.
 
     Call `push` for each event in order, then `finish`, or `fail` if the call broke off. An item ends when one of
@@ -194,10 +195,6 @@ class ResponseStream:
         plain = {"code": error.code, "message": error.message, "param": None}
         nested = {"type": "server_error", **plain}
         return [self._frame("response.failed", response=body), self._frame("error", **plain, error=nested)]
-
-    def ping(self) -> bytes:
-        """Return a comment, so that proxies do not close a silent connection."""
-        return b": keep-alive\n\n"
 
     def _end(self, completion: Completion) -> list[SseEvent]:
         body = show_response(self._shown, self._head, completion, self._codec)
@@ -340,7 +337,8 @@ def _text_logprobs(codec: Codec, completion: Completion) -> list[Item]:
         end = _tokens_of(codec, ids, start + len(content)) if turn.reply.get("tool_calls") else len(ids)
         span = slice(_tokens_before(codec, ids, start), end)
     top = completion.top_logprobs_T
-    return _logprobs(codec, ids[span], turn.logprobs_T[span], None if top is None else top[span])
+    rows = None if top is None else top[span]
+    return token_rows(codec, ids[span], turn.logprobs_T[span], rows, no_bytes=[])
 
 
 def _tokens_before(codec: Codec, token_ids: Sequence[int], characters: int) -> int:
@@ -354,20 +352,4 @@ def _delta_logprobs(codec: Codec, deltas: Sequence[TokenDelta], begins_with: str
     top = [row for delta in deltas for row in delta.top_logprobs_T or ()]
     start = codec.raw_text(ids).find(begins_with)
     span = slice(_tokens_before(codec, ids, max(start, 0)), None)
-    return _logprobs(codec, ids[span], logprobs[span], top[span] if top else None)
-
-
-def _logprobs(
-    codec: Codec, token_ids: Sequence[int], logprobs: Sequence[float], top: Sequence[TokenLogprobs] | None
-) -> list[Item]:
-    rows: Sequence[TokenLogprobs] = top if top is not None else [()] * len(token_ids)
-    return [
-        {**_token(codec, token_id, logprob), "top_logprobs": [_token(codec, *each) for each in row]}
-        for token_id, logprob, row in zip(token_ids, logprobs, rows, strict=True)
-    ]
-
-
-def _token(codec: Codec, token_id: int, logprob: float) -> Item:
-    """Return a token with its logprob. `bytes` is empty for a token that is part of a character."""
-    (text,) = codec.token_text([token_id])
-    return {"token": text, "logprob": logprob, "bytes": [] if "\ufffd" in text else list(text.encode())}
+    return token_rows(codec, ids[span], logprobs[span], top[span] if top else None, no_bytes=[])

@@ -16,6 +16,7 @@ from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     MAX_TOP_LOGPROBS,
     AllowedMode,
+    CheckedCall,
     FieldTable,
     SamplingBody,
     Strict,
@@ -106,13 +107,12 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseRequest:
-    """A checked request. `ignored_fields` names the fields without effect, in printable ASCII."""
+class ResponseRequest(CheckedCall["ResponseBody"]):
+    """A checked request, with what its response shows besides the reply."""
 
-    call: ModelRequest
-    stream: bool
     shown: Shown
-    ignored_fields: tuple[str, ...]
+    keep: Callable[[str, Shown], None] = lambda call_id, shown: None
+    """Keeps what is shown, by the id of the call, until the response is asked for."""
 
 
 def parse_response_request(
@@ -137,12 +137,8 @@ def parse_response_request(
     tools = OfferedTools.of(checked.tools or ())
     call = checked.call(defaults, recorded, tools)
     include = checked.include or ()
-    return ResponseRequest(
-        call=call,
-        stream=bool(checked.stream),
-        shown=Shown(checked.settings(call, tools), LOGPROBS in include, ENCRYPTED_REASONING in include, tools.forms),
-        ignored_fields=unknown_fields(body, RESPONSE_FIELDS, tools.ignored),
-    )
+    shown = Shown(checked.settings(call, tools), LOGPROBS in include, ENCRYPTED_REASONING in include, tools.forms)
+    return ResponseRequest(checked, call, unknown_fields(body, RESPONSE_FIELDS, tools.ignored), shown)
 
 
 def _named_as_sent(error: BadRequest) -> BadRequest:
@@ -260,7 +256,6 @@ _Items = Annotated[list[InputItem], Field(max_length=MAX_ITEMS)]
 class ResponseBody(SamplingBody):
     """The fields that are honoured or shown in the response. `RESPONSE_FIELDS` handles the others."""
 
-    model: str = Field(min_length=1)
     input: Annotated[_Items, BeforeValidator(_as_items, json_schema_input_type=str | _Items)] | None = None
     instructions: str | None = None
     previous_response_id: str | None = Field(default=None, max_length=256)
@@ -274,7 +269,6 @@ class ResponseBody(SamplingBody):
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, max_length=32)
     max_output_tokens: int | None = Field(default=None, ge=1, lt=2**31)
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    stream: bool | None = None
     stream_options: _StreamOptions | None = None
     metadata: dict[str, str] | None = None
     max_tool_calls: int | None = None

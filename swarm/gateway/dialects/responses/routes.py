@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -13,21 +12,19 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
 from swarm.errors import BadRequest, NotFound, UnknownParameter
-from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, opened
+from swarm.gateway.dialects.endpoint import RECORDED, Dialect, Served, model_router, opened
 from swarm.gateway.dialects.fields import shown
 from swarm.gateway.dialects.responses.items import RecordedResponses, ResponseId
 from swarm.gateway.dialects.responses.reply import ResponseStream, render_response, show_response
 from swarm.gateway.dialects.responses.request import (
     ENCRYPTED_REASONING,
     LOGPROBS,
-    RESPONSE_FIELDS,
     ResponseRequest,
     Shown,
     parse_response_request,
     recorded_settings,
 )
 from swarm.gateway.http.openapi import errors, model_responses
-from swarm.gateway.http.routes import DirectRoute
 from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallHead, CallResult, Completion, EpisodeCalls
 from swarm.rollout.episodes import RunningEpisode
@@ -35,8 +32,6 @@ from swarm.tracker.codec import Codec
 from swarm.types import Turn
 
 _JSON: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
-_STREAM_EXAMPLE = 'event: response.created\ndata: {"type":"response.created"}\n\n'
-_RESPONSES = model_responses("OpenAI's response. With `stream`, its events.", example=_STREAM_EXAMPLE)
 _INCLUDE: dict[str, Any] = {
     "name": "include[]",
     "in": "query",
@@ -72,34 +67,12 @@ class _Keeper:
         return self._by_episode.setdefault(episode.calls, _Kept())
 
 
-Served = Callable[[], ModelService | None]
-
-
 def responses_router(served: Served) -> APIRouter:
     """Return the router of the Responses API. It needs the key of a running episode."""
-    router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
     keeper = _Keeper()
-    _add_creation(router, served, keeper)
+    router = model_router(served, _dialect(keeper))
     _add_stored_responses(router, served, keeper)
     return router
-
-
-def _add_creation(router: APIRouter, served: Served, keeper: _Keeper) -> None:
-    endpoint = ModelEndpoint(served)
-
-    @router.post(
-        "/responses",
-        summary="Sample a response",
-        response_class=Response,
-        responses=_RESPONSES,
-    )
-    async def create_response(request: Request) -> Response:
-        """Sample a response. Its turn is on record before the reply is complete.
-
-        The call waits while weights change. If no token comes for too long, the answer is 503 with `Retry-After`.
-        """
-        service, episode = opened(request, served)
-        return await endpoint.answer(request, _dialect(service, episode, keeper.of(episode)))
 
 
 def _add_stored_responses(router: APIRouter, served: Served, keeper: _Keeper) -> None:
@@ -150,20 +123,35 @@ def _add_stored_responses(router: APIRouter, served: Served, keeper: _Keeper) ->
         raise BadRequest("only a background response can be cancelled: close the connection of this one instead")
 
 
-def _dialect(service: ModelService, episode: RunningEpisode, kept: _Kept) -> Dialect[ResponseRequest]:
-    """Return the dialect of one episode. It keeps a request's settings when its response is rendered or opened."""
+def _dialect(keeper: _Keeper) -> Dialect[ResponseRequest]:
+    """Return the dialect of the API, which keeps what the response of a request shows besides the reply."""
+
+    def parse(body: Mapping[str, Any], service: ModelService, episode: RunningEpisode) -> ResponseRequest:
+        kept = keeper.of(episode)
+        recorded = RecordedResponses(episode.tree.turns, kept.deleted)
+        asked = parse_response_request(body, service.defaults(episode), recorded, service.codec.reads_option)
+        return replace(asked, keep=kept.shown.__setitem__)
 
     def render(asked: ResponseRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
-        kept.shown[result.head.call_id] = asked.shown
+        asked.keep(result.head.call_id, asked.shown)
         return render_response(asked, result, codec)
 
     def open_stream(asked: ResponseRequest, head: CallHead, codec: Codec) -> ResponseStream:
-        kept.shown[head.call_id] = asked.shown
+        asked.keep(head.call_id, asked.shown)
         return ResponseStream(asked, head, codec)
 
-    recorded = RecordedResponses(episode.tree.turns, kept.deleted)
-    parse = partial(parse_response_request, recorded=recorded, reads_option=service.codec.reads_option)
-    return Dialect("responses", RESPONSE_FIELDS, parse, render, open_stream)
+    return Dialect(
+        path="responses",
+        summary="Sample a response",
+        description=f"Sample a response. {RECORDED.format(status=503)}",
+        responses=model_responses(
+            "OpenAI's response. With `stream`, its events.",
+            example='event: response.created\ndata: {"type":"response.created"}\n\n',
+        ),
+        parse=parse,
+        render=render,
+        open_stream=open_stream,
+    )
 
 
 def _asked_to_include(request: Request) -> list[str]:

@@ -1,26 +1,16 @@
-"""The routes of OpenAI's chat completions API, and of the list of models."""
+"""The routes that describe the served model, in OpenAI's shape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
 from pydantic import BaseModel
 
-from swarm.gateway.dialects.chat.reply import ChunkStream, render_completion
-from swarm.gateway.dialects.chat.request import CHAT_FIELDS, parse_chat_request
-from swarm.gateway.dialects.endpoint import Dialect, ModelEndpoint, check_model, opened
-from swarm.gateway.http.openapi import errors, model_responses
+from swarm.gateway.dialects.endpoint import Served, check_model, opened
+from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.routes import DirectRoute
 from swarm.rollout.completion import ModelService
-
-CHAT = Dialect("chat/completions", CHAT_FIELDS, parse_chat_request, render_completion, ChunkStream)
-
-_CHAT_RESPONSES = model_responses(
-    "OpenAI's chat completion. With `stream`, its chunks.", example="data: {...}\n\ndata: [DONE]\n\n"
-)
 
 
 class ModelView(BaseModel):
@@ -39,28 +29,7 @@ class ModelList(BaseModel):
     data: list[ModelView]
 
 
-def chat_router(served: Callable[[], ModelService | None]) -> APIRouter:
-    """Return the router of chat completions. It needs the key of a running episode."""
-    router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
-    endpoint = ModelEndpoint(served)
-
-    @router.post(
-        "/chat/completions",
-        summary="Sample a reply",
-        response_class=Response,
-        responses=_CHAT_RESPONSES,
-    )
-    async def chat_completions(request: Request) -> Response:
-        """Sample a reply. Its turn is on record before the reply is complete.
-
-        The call waits while weights change. If no token comes for too long, the answer is 503 with `Retry-After`.
-        """
-        return await endpoint.answer(request, CHAT)
-
-    return router
-
-
-def models_router(served: Callable[[], ModelService | None]) -> APIRouter:
+def models_router(served: Served) -> APIRouter:
     """Return the router that describes the model. It needs the key of a running episode."""
     router = APIRouter(prefix="/v1", tags=["model"], route_class=DirectRoute)
 

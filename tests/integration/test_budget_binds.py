@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulated_study import reports_without_images
 from slow_samplers import Pace
 from typer.testing import CliRunner
 
-from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus, open_store
+from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus
 from researcher.cli import app
 from researcher.errors import TopicInvalid
 from researcher.loop.session import work_on
@@ -20,12 +18,6 @@ from researcher.study.settings import StudySettings
 from researcher.verification.verify import verify_study
 
 TOPIC = "batch size 2 or 3 on reversal at equal steps"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with reports_without_images(), open_store(tmp_path / "research.db") as opened:
-        yield opened
 
 
 @pytest.fixture

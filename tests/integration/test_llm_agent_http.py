@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from llm_replies.server import CUT, ReplyServer
 
-from experiments_db import BudgetKind, ExperimentStore, open_store
+from experiments_db import BudgetKind, ExperimentStore
 from prompts import digest
 from researcher.charter import Budget
 from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable, PlannerError, TopicInvalid
@@ -44,12 +44,6 @@ def read_curve(arguments: CurveArguments) -> str:
 
 
 TOOLBOX = Toolbox([PlannerTool("curve", "The reward of an arm by step.", CurveArguments, read_curve)])
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as opened:
-        yield opened
 
 
 @pytest.fixture

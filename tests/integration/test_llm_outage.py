@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 from llm_replies.server import BROKEN_JSON, DROP, HANG, LEARNING_RATE, OTHER_JSON, PAGE, ReplyServer
-from simulated_study import reports_without_images
 
-from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus, open_store
+from experiments_db import BudgetKind, ExperimentStore, RunStatus, StudyStatus
 from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable
 from researcher.loop.session import work_on
 from researcher.planner.conversation import backoff
@@ -23,12 +22,6 @@ from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
 
 TOPIC = "learning rate 1e-3 or 1e-2 on reversal at equal steps"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with reports_without_images(), open_store(tmp_path / "research.db") as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from llm_replies.server import ReplyServer
 
-from experiments_db import ExperimentStore, Operator, open_store
+from experiments_db import ExperimentStore, Operator
 from researcher.charter import Budget, Charter, StudyKind
 from researcher.errors import TopicInvalid
 from researcher.execution.background import BackgroundTasks
@@ -31,12 +31,6 @@ ANSWER = """The reward is about length.
  {"kind": "other", "sentence": "It has no agent of its own."}]}
 """
 SEARCH = StudySettings(kind=StudyKind.OPTIMIZE, reviewer="recorded-model", llm_patience=0)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +36,6 @@ def late_imports() -> None:
     from researcher.report.numbers.curves import EPISODES, gather_amounts
     from researcher.study.requests import ask_to_end, create_study
     from researcher.study.settings import StudySettings
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with reports_without_images(), open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 def _settings(**more: Any) -> StudySettings:

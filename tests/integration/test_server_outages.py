@@ -292,27 +292,3 @@ def test_researcher_killed_between_launch_and_record_finds_its_run_again(
         assert [(each.attempt, each.status) for each in runs] == [(1, RunStatus.FINISHED)] * 2
         assert run.id in {each.id for each in runs}
     assert _launches([server.url]) == {each.idempotency_key: 1 for each in runs}
-
-
-@pytest.mark.slow
-def test_second_database_on_the_same_server_is_refused_by_name(
-    start_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swarm.server.http.Backends", Pace(stalled_name=RUN_NAME).backends())
-    server = start_server()
-    words = [*FLAGS, "--servers", server.url, "--eval-episodes", "4"]
-    first = _researcher(tmp_path / "one", "start", "--topic", TOPIC, *words)
-    try:
-        _await_launch(first, server.url)
-        with open_store(tmp_path / "one" / "research.db", read_only=True) as store:
-            (study,) = store.list_studies()
-
-        second = _researcher(tmp_path / "two", "start", "--topic", TOPIC, *words)
-        _, errors = second.communicate(timeout=PATIENCE_S)
-
-        assert second.returncode == 75, errors
-        assert f"server {server.url} is used by study {study.id} of " in errors
-        assert first.poll() is None
-    finally:
-        first.kill()
-        first.communicate(timeout=60)

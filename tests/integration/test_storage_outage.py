@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from simulated_study import reports_without_images
+from waiting import wait_until
 
 from experiments_db import ExperimentStore, RunStatus, StoreUnavailable, StudyStatus, engine, open_store
 from researcher.execution import storage
@@ -44,13 +44,6 @@ def locked(path: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
-def await_true(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def kinds(store: ExperimentStore, study_id: str) -> list[str]:
     return [event.kind for event in store.list_events(study_id, limit=None)]
 
@@ -65,9 +58,9 @@ def test_study_rests_while_its_database_is_locked_and_begins_no_run_twice(store,
     outcome: list[Any] = []
     worker = threading.Thread(target=lambda: outcome.append(work_on(store, study_id, tmp_path)))
     worker.start()
-    await_true(lambda: "run.training" in kinds(store, study_id))
+    wait_until(lambda: "run.training" in kinds(store, study_id))
     with locked(tmp_path / "research.db"):
-        await_true(lambda: "waits until it can be stored" in caplog.text)
+        wait_until(lambda: "waits until it can be stored" in caplog.text)
         assert store.get_study(study_id).status is StudyStatus.RUNNING
     worker.join(PATIENCE_S)
 
@@ -81,10 +74,10 @@ def test_study_rests_while_its_database_is_locked_and_begins_no_run_twice(store,
 def test_request_to_pause_that_comes_as_the_lock_goes_is_heard(store, study_id, tmp_path, caplog):
     worker = threading.Thread(target=work_on, args=(store, study_id, tmp_path))
     worker.start()
-    await_true(lambda: "run.training" in kinds(store, study_id))
+    wait_until(lambda: "run.training" in kinds(store, study_id))
     with locked(tmp_path / "research.db"):
-        await_true(lambda: "waits until it can be stored" in caplog.text)
-    await_true(lambda: _is_asked(store, study_id))
+        wait_until(lambda: "waits until it can be stored" in caplog.text)
+    wait_until(lambda: _is_asked(store, study_id))
     worker.join(PATIENCE_S)
     assert not worker.is_alive()
     assert store.get_study(study_id).status is StudyStatus.PAUSED
@@ -98,7 +91,7 @@ def test_resume_of_a_paused_study_goes_on_once_its_database_is_free(store, study
     worker = threading.Thread(target=lambda: outcome.append(work_on(store, study_id, tmp_path)))
     with locked(tmp_path / "research.db"):
         worker.start()
-        await_true(lambda: "waits until it can be stored" in caplog.text)
+        wait_until(lambda: "waits until it can be stored" in caplog.text)
     worker.join(PATIENCE_S)
 
     assert outcome and outcome[0].study.status is StudyStatus.FINISHED
@@ -124,7 +117,7 @@ def test_study_rests_while_no_space_is_left(store, study_id, tmp_path, caplog):
     outcome: list[Any] = []
     worker = threading.Thread(target=lambda: outcome.append(work_on(store, study_id, tmp_path, measure_space=measure)))
     worker.start()
-    await_true(lambda: "waits until it can be stored" in caplog.text)
+    wait_until(lambda: "waits until it can be stored" in caplog.text)
     assert worker.is_alive() and not store.list_runs(study_id=study_id)
     free[0] = 10**12
     worker.join(PATIENCE_S)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import psutil
 import pytest
 from process_support import is_running
 from typer.testing import CliRunner
+from waiting import wait_until
 
 from experiments_db import StudyStatus, open_store
 from researcher.cli import app
@@ -58,13 +58,6 @@ def status_of(researcher: Any, study: str) -> dict[str, Any]:
     done = researcher("status", study, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_detached_study_works_in_a_session_of_its_own_and_is_watched_to_its_end(

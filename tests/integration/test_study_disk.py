@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_study import reports_without_images
 from typer.testing import CliRunner
+from waiting import wait_until
 
-from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
+from experiments_db import ExperimentStore, RunStatus, StudyStatus
 from researcher.cli import app
 from researcher.execution.storage import GB
 from researcher.loop.session import work_on
@@ -23,12 +22,6 @@ from researcher.study.settings import StudySettings
 
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
 LIMIT_S = 100
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with reports_without_images(), open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 def carry_out(store: ExperimentStore, home: Path, **settings: Any) -> str:
@@ -139,10 +132,3 @@ def test_study_that_waits_for_space_can_be_paused_and_resumed_with_a_lower_limit
 
     assert resumed.exit_code == 0, resumed.stderr
     assert store.get_study(study.id).status is StudyStatus.FINISHED
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)

@@ -21,12 +21,6 @@ from researcher.study.settings import StudySettings
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with reports_without_images(), open_store(tmp_path / "research.db") as store:
-        yield store
-
-
 @pytest.fixture(scope="module")
 def finished(
     tmp_path_factory: pytest.TempPathFactory, start_shared_server: Callable[..., Any]

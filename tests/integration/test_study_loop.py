@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from simulated_study import reports_without_images
 from slow_samplers import Pace
 from typer.testing import CliRunner
+from waiting import wait_until
 
 from experiments_db import (
     Experiment,
@@ -80,12 +79,6 @@ def _carry_out(store: ExperimentStore, home: Path, topic: str, settings: StudySe
     outcome = work_on(store, study.id, home, **options)
     assert outcome.signal is None
     return Done(store, outcome.study, home)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with reports_without_images(), open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 @pytest.fixture
@@ -323,7 +316,7 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
     study = create_study(store, "batch size 2 or 3 on reversal at equal steps", settings)
     worker = threading.Thread(target=work_on, args=(store, study.id, tmp_path))
     worker.start()
-    _await(lambda: [_step_of(url) for url in urls] == [2, 2])
+    wait_until(lambda: [_step_of(url) for url in urls] == [2, 2])
 
     ask_to_end(store, study.id, StudyStatus.PAUSED)
     worker.join(120)
@@ -342,10 +335,3 @@ def test_paused_study_takes_up_its_runs_where_the_servers_have_them(
 def _step_of(url: str) -> int:
     with SwarmClient(url) as client:
         return client.status().step
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_study import reports_without_images
 
-from experiments_db import ExperimentStore, StudyStatus, open_store
+from experiments_db import ExperimentStore, StudyStatus
 from researcher.errors import ServerProblem
 from researcher.loop.session import work_on
 from researcher.study.requests import create_study
@@ -64,12 +63,6 @@ def receiver() -> Iterator[Receiver]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with reports_without_images(), open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 def begin(store: ExperimentStore, webhook: str, **settings: Any) -> str:

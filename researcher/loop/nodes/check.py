@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 from experiments_db import Experiment, ExperimentStatus
 from researcher.charter import Charter
@@ -11,7 +12,7 @@ from researcher.execution.environments import find_held_out, trained_on
 from researcher.execution.preflight import check_program, contradict_name
 from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
-from researcher.loop.outages import OUTAGE_WAIT_S, note_servers, refuse_to_blame
+from researcher.loop.outages import MAX_OUTAGES, OUTAGE_WAIT_S, note_servers, refuse_to_blame
 from researcher.plan import Arm, ArmProgram, ProgramProblem
 from researcher.planner.rules import PROGRAM
 from researcher.record.log import Notebook
@@ -65,13 +66,13 @@ def _check_and_repair(
 def _check_on_server(
     deps: Deps, arm: Arm, experiment: Experiment, program: ArmProgram, charter: Charter, *, needs_preflight: bool
 ) -> tuple[ProgramProblem, ...]:
-    """Check a program, again and again until one server has answered throughout.
+    """Check a program, at most `MAX_OUTAGES` times, until one server has answered throughout.
 
     A program that somebody else wrote is then tried with the real model.
 
     Raises Drained, ServerProblem, and EnvironmentBroken if the environment fails the baseline.
     """
-    while True:
+    for attempt in count(1):
         slot = _await_slot(deps) if needs_preflight else None
         url = None if slot is None else slot.url
         try:
@@ -94,12 +95,13 @@ def _check_on_server(
             # The environment may fail only on the replies of this arm, or only this arm may use it.
             return (ProgramProblem("preflight", f"its environment fails: {error}"),)
         except ServerProblem as error:
-            if slot is None:
+            if slot is None or attempt == MAX_OUTAGES:
                 raise
             deps.pool.report_outage(slot, error)
         finally:
             if slot is not None:
                 deps.pool.give_back(slot)
+    raise AssertionError("the loop returns")
 
 
 def _in_one_line(problem: ProgramProblem) -> str:

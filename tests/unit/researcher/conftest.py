@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from experiments_db import ExperimentStore, open_store
+if TYPE_CHECKING:
+    from experiments_db import ExperimentStore
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ExperimentStore]:
+    from experiments_db import open_store
+
     with open_store(tmp_path / "research.db") as opened:
         yield opened

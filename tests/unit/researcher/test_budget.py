@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from experiments_db import BudgetKind, ExperimentStore, StudyStatus, open_store
+from experiments_db import BudgetKind, ExperimentStore, StudyStatus
 from researcher.charter import Budget
 from researcher.errors import BudgetExceeded, TopicInvalid
 from researcher.loop.session import work_on
@@ -22,12 +20,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture
-def store(tmp_path: Path):
-    with open_store(tmp_path / "research.db") as opened:
-        yield opened
 
 
 @pytest.fixture

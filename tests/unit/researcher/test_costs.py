@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
+from experiments_db import ExperimentStatus, ExperimentStore, RunStatus
 from researcher.phases import COST
 from researcher.record.costs import (
     ArmCost,
@@ -46,12 +44,6 @@ def test_the_cost_of_a_score_is_the_mean_of_its_attempts() -> None:
     )
     assert cost is not None and cost_from_json(cost_to_json(cost)) == cost
     assert cost_of_attempts([]) is None
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 def test_costs_are_those_of_the_runs_that_count_weighted_by_their_attempts(store: ExperimentStore) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
+from experiments_db import ExperimentStatus, ExperimentStore, RunStatus
 from researcher.charter import Charter, JudgedBy, SampleSizeGoal
 from researcher.errors import Underpowered
 from researcher.judge.power import Spread, assume_spread, choose_size, power_of
@@ -28,12 +28,6 @@ from researcher.study.topic import read_request
 
 TOPIC = "learning rate 1e-4, 1e-3 or 1e-2 for word reversal"
 CALM, WILD = (0.50, 0.51, 0.52), (0.1, 0.5, 0.9)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 def begin(

@@ -42,39 +42,31 @@ def test_run_that_may_still_learn_goes_on(rewards: list[float]) -> None:
     assert _watch(rewards).diagnose() is None
 
 
-def test_dead_reward_is_scored_and_not_tried_again() -> None:
-    diagnosis = _watch([0.0] * 12).diagnose()
-
-    assert diagnosis is not None and diagnosis.kind == "dead_reward"
-    assert diagnosis.is_scored and not diagnosis.is_retried
-    assert "12 steps" in diagnosis.sentence
-
-
-def test_collapse_names_the_fall_and_its_context() -> None:
-    diagnosis = _watch([0.2, 0.4, 0.6, 0.8, 0.8] + [0.01] * 8).diagnose()
-
-    assert diagnosis is not None and diagnosis.kind == "collapse" and diagnosis.is_scored
-    assert "0.010" in diagnosis.sentence and "entropy 0.5" in diagnosis.sentence
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, None])
-def test_not_finite_metric_ends_the_run_without_a_score(value: float | None) -> None:
-    early_stopping = EarlyStopping(StoppingLimits(), "local", 30, clock=Clock())
-    early_stopping.observe(3, {REWARD: 0.5, "actor/pg_loss": value})
-
-    diagnosis = early_stopping.diagnose()
-
-    assert diagnosis is not None and not diagnosis.is_scored and not diagnosis.is_retried
-    assert "actor/pg_loss" in diagnosis.sentence and "step 3" in diagnosis.sentence
-
-
-def test_leap_of_the_policy_is_a_divergence() -> None:
-    early_stopping = EarlyStopping(StoppingLimits(), "local", 30, clock=Clock())
-    early_stopping.observe(1, {REWARD: 0.5, "actor/ppo_kl": 25.0})
-
-    diagnosis = early_stopping.diagnose()
-
-    assert diagnosis is not None and diagnosis.kind == "kl_divergence"
+@pytest.mark.parametrize(
+    ("steps", "kind", "is_scored", "words"),
+    [
+        ([{REWARD: 0.0}] * 12, "dead_reward", True, ["12 steps"]),
+        (
+            [{REWARD: value, ENTROPY: 0.5} for value in (0.2, 0.4, 0.6, 0.8, 0.8, *[0.01] * 8)],
+            "collapse",
+            True,
+            ["0.010", "entropy 0.5"],
+        ),
+        *(
+            ([{REWARD: 0.5}] * 2 + [{REWARD: 0.5, "actor/pg_loss": value}], "not_finite", False, ["pg_loss", "step 3"])
+            for value in (math.nan, math.inf, None)
+        ),
+        ([{REWARD: 0.5, KL: 25.0}], "kl_divergence", True, []),
+    ],
+)
+def test_a_fault_that_the_guard_finds_ends_the_run_and_is_not_tried_again(
+    steps: list[dict[str, float | None]], kind: str, is_scored: bool, words: list[str]
+) -> None:
+    diagnosis = _diagnose(steps)
+    assert diagnosis is not None and (diagnosis.kind, diagnosis.is_scored, diagnosis.is_retried) == (
+        kind, is_scored, False,
+    )  # fmt: skip
+    assert all(word in diagnosis.sentence for word in words)
 
 
 def test_stall_is_the_systems_fault_and_a_step_resets_it() -> None:

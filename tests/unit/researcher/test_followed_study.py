@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
+from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
 from researcher.execution.early_stopping import StoppingLimits, learn_limits
 from researcher.plan import Arm, Plan
 from researcher.record.runs import Trial, list_trials, run_key
@@ -15,12 +12,6 @@ from researcher.study.overview import SnapshotReader, take_snapshot
 from swarm.guard import KL
 
 NAMES = ("a", "b", "c")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from experiments_db import Author, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
+from experiments_db import Author, ExperimentStatus, ExperimentStore, Run, RunStatus
 from prompts import load
 from researcher.evaluation import scoring
 from researcher.evaluation.authorship import Authorship
@@ -35,12 +35,6 @@ def agent(task, model, session):
         model.chat(session.messages)
     return "an answer"
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 @pytest.fixture

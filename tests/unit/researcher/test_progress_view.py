@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +12,12 @@ import pytest
 from rich.console import Console
 from simulated_study import Simulation
 
-from experiments_db import ExperimentStore, RunStatus, open_store
+from experiments_db import ExperimentStore, RunStatus
 from researcher.charter import Budget
 from researcher.planner.language_model.briefing import show_budget
 from researcher.study.overview import TrialProgress, estimate_seconds_left, is_overdue, take_snapshot
 from researcher.study.progress import Follower, render
 from swarm.guard import REWARD
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 @pytest.fixture

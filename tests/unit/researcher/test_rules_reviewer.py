@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from reviewed_programs import CHEATING_AGENTS, GAMED_REWARDS, HONEST, PLAIN_AGENT
 
-from experiments_db import Author, ExperimentStatus, ExperimentStore, Operator, RunStatus, open_store
+from experiments_db import Author, ExperimentStatus, ExperimentStore, Operator, RunStatus
 from researcher.charter import Charter
 from researcher.errors import PlannerError
 from researcher.history import Objection, ObjectionKind
@@ -36,12 +36,6 @@ def environment() -> Iterator[Environment]:
     opened = load_environment("reverse")
     yield opened
     opened.close()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 @pytest.fixture(scope="module")

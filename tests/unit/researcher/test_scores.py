@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from experiments_db import ExperimentStatus, ExperimentStore, RunStatus, open_store
+from experiments_db import ExperimentStatus, ExperimentStore, RunStatus
 from researcher.charter import Charter
 from researcher.history import History
 from researcher.judge.samples import ScoredRun
@@ -20,12 +18,6 @@ from researcher.study.topic import read_request
 CHARTER = replace(
     RulesPlanner().frame(read_request("KL or no KL for sorting?", StudySettings(seeds=2))), metric_range=(0.0, 1.0)
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 @pytest.fixture

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from psutil import Process
 from server_processes import ServerProcess
+from waiting import wait_until
 
 from researcher.errors import ServerInUse, ServerProblem
 from researcher.servers import server_pool
-from researcher.servers.server import LeaseHolder
+from researcher.servers.server import FIRST_INTERVAL_S, LONGEST_INTERVAL_S, BreakerState, CircuitBreaker, LeaseHolder
 from researcher.servers.server_pool import ServerPool, check_servers, connect
 from swarm.processes.child import process_start
 from swarm.processes.cores import usable_cores
@@ -40,13 +41,6 @@ def pool(tmp_path: Path) -> Iterator[Callable[..., ServerPool]]:
         each.stop()
 
 
-def _await(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_own_server_serves_is_started_again_at_its_address_when_killed_and_ends_with_the_pool(
     pool: Callable[..., ServerPool],
 ) -> None:
@@ -60,7 +54,7 @@ def test_own_server_serves_is_started_again_at_its_address_when_killed_and_ends_
     os.kill(first.pid, signal.SIGKILL)
     first.wait(10)
 
-    _await(lambda: slot.child is not None and slot.child is not first and slot.is_answering)
+    wait_until(lambda: slot.child is not None and slot.child is not first and slot.is_answering)
 
     assert slot.url == url
     with own.connect(url) as client:
@@ -172,7 +166,7 @@ def test_silent_server_gets_no_run_and_is_used_again_once_it_is_back(
 
     away.start()
 
-    _await(lambda: foreign.slots[0].is_answering)
+    wait_until(lambda: foreign.slots[0].is_answering)
     back = foreign.take()
     assert back is not None and back.url == away.url
 
@@ -201,3 +195,59 @@ def test_run_that_failed_on_a_server_goes_to_another_one_if_one_answers(
     assert foreign.take(frozenset({urls[0]})) is None
     first = foreign.take(frozenset(urls))
     assert first is not None and first.url == urls[0]
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def breaker(clock: Clock) -> CircuitBreaker:
+    return CircuitBreaker(clock=clock)
+
+
+def test_failed_probes_come_at_growing_intervals_up_to_a_limit(breaker: CircuitBreaker, clock: Clock) -> None:
+    assert breaker.fail("no answer") and breaker.state is BreakerState.OPEN
+    waited: list[float] = []
+    for _ in range(10):
+        assert not breaker.begin_probe()
+        waited.append(breaker.due_in_s())
+        clock.now += breaker.due_in_s()
+        assert breaker.begin_probe() and breaker.state is BreakerState.HALF_OPEN
+        assert not breaker.fail("still none")
+
+    assert waited[:3] == [FIRST_INTERVAL_S, 2 * FIRST_INTERVAL_S, 4 * FIRST_INTERVAL_S]
+    assert waited[-1] == LONGEST_INTERVAL_S
+    assert breaker.out_s() == sum(waited) and breaker.reason == "still none"
+
+
+def test_answer_closes_it_and_the_next_failure_begins_anew(breaker: CircuitBreaker, clock: Clock) -> None:
+    breaker.fail("no answer")
+    clock.now += FIRST_INTERVAL_S
+    breaker.begin_probe()
+    breaker.fail("no answer")
+
+    assert breaker.succeed() and breaker.is_closed
+    assert not breaker.succeed()
+    assert (breaker.out_s(), breaker.due_in_s()) == (0.0, 0.0) and not breaker.begin_probe()
+
+    assert breaker.fail("again")
+    assert breaker.due_in_s() == FIRST_INTERVAL_S
+
+
+def test_what_is_heard_of_an_open_one_does_not_put_its_probe_off(breaker: CircuitBreaker, clock: Clock) -> None:
+    breaker.fail("no answer")
+    clock.now += FIRST_INTERVAL_S
+
+    assert not breaker.fail("a run met the same")
+
+    assert breaker.begin_probe()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments_db import ExperimentStore, Finding, Verdict, open_store
+from experiments_db import ExperimentStore, Finding, Verdict
 from researcher.charter import JudgedBy
 from researcher.memory.prior import conservative_effect
 from researcher.memory.recipe import ArmRecipe, Recipe, recipe_from_json, recipe_to_json
@@ -107,12 +105,6 @@ def test_question_is_the_same_whatever_names_and_left_out_defaults_are() -> None
         replace(RECIPE, arm=RECIPE.baseline, baseline=RECIPE.arm),
     ):
         assert other.question != RECIPE.question
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 def record(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus, open_store
+from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import EarlyStopping, StoppingLimits
 from researcher.loop.deps import ActiveRun, ActiveRuns, Deps, Phase
@@ -30,12 +29,6 @@ from researcher.record.runs import (
     run_key,
 )
 from researcher.servers.server_pool import Slot
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[ExperimentStore]:
-    with open_store(tmp_path / "research.db") as store:
-        yield store
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import TypeVar
 
@@ -63,7 +64,7 @@ class EnvironmentService:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._lock = threading.Lock()
-        self._orders: OrderedDict[tuple[Split, int], _Order] = OrderedDict()
+        self._order = lru_cache(maxsize=ORDERS_KEPT)(self._begin_order)
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
 
     def describe(self) -> Description:
@@ -116,15 +117,8 @@ class EnvironmentService:
             )
         return drawn[reference.number]
 
-    def _order(self, split: Split, seed: int) -> _Order:
-        with self._lock:
-            order = self._orders.get((split, seed))
-            if order is None:
-                order = self._orders[split, seed] = _Order(iter(self._environment.tasks(split, seed)))
-            self._orders.move_to_end((split, seed))
-            while len(self._orders) > ORDERS_KEPT:
-                self._orders.popitem(last=False)
-            return order
+    def _begin_order(self, split: Split, seed: int) -> _Order:
+        return _Order(iter(self._environment.tasks(split, seed)))
 
     def _following(self, turn: AttemptReplies, task: EnvironmentTask) -> tuple[Message, ...] | None:
         attempt = self._attempt(turn.attempt, task)

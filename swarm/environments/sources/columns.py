@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -138,48 +137,47 @@ class TaskOptions(BaseModel):
     for judge the time that all its calls may take."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskTable:
-    """The tasks of all splits, each with its whole row as the answer for the grader."""
+class Placed(NamedTuple):
+    """A task and what decides its split: the split that it is given, if any, else the hash of `hashed`.
 
-    name: str
-    options: TaskOptions
-    by_split: Mapping[Split, Sequence[EnvironmentTask]]
+    Tasks with the same `identity` are in one split.
+    """
 
-    @classmethod
-    def of(cls, name: str, options: TaskOptions, sources: Mapping[Split | None, Sequence[Row]]) -> TaskTable:
-        """Assign rows to splits.
+    task: EnvironmentTask
+    own: Split | None
+    hashed: str
+    identity: str
 
-        Rows under None go to the split that their column names, or else the hash of their question. A split without a
-        source takes a part of the train rows, by hash.
 
-        Raises EnvironmentInvalid for a missing column, for an empty split, and for a question that is in two splits or
-        has two answers.
+class SplitTasks:
+    """Tasks in three splits that share none, in an order that the seed decides."""
+
+    def __init__(self, name: str, placed: Iterable[Placed], sources: Collection[Split] = ()) -> None:
+        """Assign tasks to splits. Where only some have `sources`, the others take a part of the train tasks, by hash.
+
+        Raises EnvironmentInvalid for an empty split, and for a task that is in two splits.
         """
-        missing = set[Split]() if None in sources else set(Split) - set(sources)
-        by_split: dict[Split, dict[str, EnvironmentTask]] = {split: {} for split in Split}
-        for named, rows in sources.items():
-            for number, row in enumerate(rows, 1):
-                task = _task_of(name, options, row, number)
-                by_hash = split_of(task.task.main_query)
-                split = named or _split_of(options, row, number, by_hash)
-                if split is Split.TRAIN and by_hash in missing:
-                    split = by_hash
-                first = by_split[split].setdefault(task.task.task_id, task)
-                if first.answer != task.answer:
-                    raise EnvironmentInvalid(
-                        f"{name}, row {number}: it repeats the question {task.task.main_query[:60]!r} with other "
-                        "values: remove one of the rows"
-                    )
-        _refuse_overlap(by_split)
-        for split, tasks in by_split.items():
+        self._name = name
+        self._by_split: dict[Split, dict[str, EnvironmentTask]] = {split: {} for split in Split}
+        first: dict[str, Split] = {}
+        for task, own, hashed, identity in placed:
+            by_hash = split_of(hashed)
+            is_part = own is Split.TRAIN and bool(sources) and by_hash not in sources
+            split = by_hash if own is None or is_part else own
+            if (other := first.setdefault(identity, split)) is not split:
+                both, question = " and ".join(each for each in Split if each in (other, split)), task.task.main_query
+                raise EnvironmentInvalid(
+                    f"{name}: the splits {both} overlap: both have the question {question[:60]!r}; remove it from one"
+                )
+            self._by_split[split].setdefault(task.task.task_id, task)
+        total = sum(map(len, self._by_split.values()))
+        for split, tasks in self._by_split.items():
             if not tasks:
-                raise EnvironmentInvalid(f"{name}: there is no task in the split {split}: add rows")
-        return cls(name, options, {split: list(tasks.values()) for split, tasks in by_split.items()})
+                raise EnvironmentInvalid(f"{name}: none of its {total} tasks is in the split {split}: add some")
 
     def tasks(self, split: Split, seed: int) -> Iterator[EnvironmentTask]:
-        order = list(self.by_split[split])
-        Random(f"{self.name}/{split}/{seed}").shuffle(order)
+        order = list(self._by_split[split].values())
+        Random(f"{self._name}/{split}/{seed}").shuffle(order)
         return iter(order)
 
 
@@ -189,24 +187,40 @@ class TableEnvironment(Environment):
     def __init__(
         self, name: str, options: TaskOptions, rows: Mapping[Split | None, Sequence[Row]], grader: Grader
     ) -> None:
-        """Assign the rows to splits.
+        """Assign the rows to splits, each with its whole row as the answer for the grader.
 
-        Raises EnvironmentInvalid as `TaskTable.of` does.
+        Rows under None go to the split that their column names, or else the hash of their question. Raises
+        EnvironmentInvalid as `SplitTasks` does, for a missing column, and for a question that has two answers.
         """
         self.name = name
         self.max_tokens = options.max_tokens
         self.system = options.system
-        self._table = TaskTable.of(name, options, rows)
+        named = [split for split in rows if split is not None]
+        self._tasks = SplitTasks(name, _placed(name, options, rows), named)
         self._grader = grader
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
-        return self._table.tasks(split, seed)
+        return self._tasks.tasks(split, seed)
 
     def open(self, task: EnvironmentTask) -> Session:
         return SingleTurnSession(task.task.main_query, self.system)
 
     def grade(self, task: EnvironmentTask, transcript: Transcript) -> Grade:
         return self._grader(task, transcript)
+
+
+def _placed(name: str, options: TaskOptions, rows: Mapping[Split | None, Sequence[Row]]) -> Iterator[Placed]:
+    known: dict[str, Row] = {}
+    for named, of_split in rows.items():
+        for number, row in enumerate(of_split, 1):
+            task = _task_of(name, options, row, number)
+            query, task_id = task.task.main_query, task.task.task_id
+            if known.setdefault(task_id, row) != row:
+                raise EnvironmentInvalid(
+                    f"{name}, row {number}: it repeats the question {query[:60]!r} with other values: remove one of the"
+                    " rows"
+                )
+            yield Placed(task, named or _split_of(options, row, number), query, task_id)
 
 
 def _task_of(name: str, options: TaskOptions, row: Row, number: int) -> EnvironmentTask:
@@ -239,9 +253,9 @@ def _column(chosen: str | None, usual: Sequence[str], what: str, row: Row) -> st
     return found
 
 
-def _split_of(options: TaskOptions, row: Row, number: int, by_hash: Split) -> Split:
+def _split_of(options: TaskOptions, row: Row, number: int) -> Split | None:
     if options.split is None:
-        return by_hash
+        return None
     value: Any = row.get(options.split)
     split = SPLIT_NAMES.get(value.lower()) if isinstance(value, str) else None
     if split is None:
@@ -249,14 +263,3 @@ def _split_of(options: TaskOptions, row: Row, number: int, by_hash: Split) -> Sp
             f"row {number}: column {options.split} is {str(value)[:40]!r}: use train, validation or test", param="split"
         )
     return split
-
-
-def _refuse_overlap(by_split: Mapping[Split, Mapping[str, EnvironmentTask]]) -> None:
-    seen: dict[str, Split] = {}
-    for split, tasks in by_split.items():
-        for task_id, task in tasks.items():
-            if (other := seen.setdefault(task_id, split)) is not split:
-                question = task.task.main_query[:60]
-                raise EnvironmentInvalid(
-                    f"the splits {other} and {split} overlap: both have the question {question!r}; remove it from one"
-                )

@@ -59,14 +59,10 @@ class FolderSource(Source):
 
         Raises EnvironmentInvalid if environment.toml cannot be read, or if the interpreter cannot be run.
         """
-        directory = Path(name)
-        python = _read_options(directory / "environment.toml").python
-        if python is None:
-            return None
-        path = os.path.abspath(directory / Path(python).expanduser())
-        if not os.access(path, os.X_OK):
+        path = _interpreter(Path(name), _read_options(Path(name) / "environment.toml"))
+        if path is not None and not os.access(path, os.X_OK):
             raise EnvironmentInvalid(
-                f"{directory}: its interpreter {path} cannot be run: correct the option python", param="python"
+                f"{Path(name)}: its interpreter {path} cannot be run: correct the option python", param="python"
             )
         return path
 
@@ -106,7 +102,12 @@ class FolderEnvironment(TableEnvironment):
         Raises EnvironmentInvalid for a folder that is not complete, and EnvironmentFailure if its code fails.
         """
         options = _read_options(directory / "environment.toml")
-        _check_interpreter(directory, options)
+        wanted = _interpreter(directory, options)
+        if wanted not in (None, os.path.abspath(sys.executable)):
+            raise EnvironmentInvalid(
+                f"{directory} needs its own interpreter, {wanted}: open it with"
+                " swarm.environments.server.open_environment"
+            )
         self.name = options.name or directory.resolve().name
         self.description = options.description
         self.time_limit_s = options.time_limit_s or time_limit_of(options.grader, options)
@@ -157,14 +158,8 @@ def _user_grader(name: str, function: UserGrader) -> Grader:
     return grade
 
 
-def _check_interpreter(directory: Path, options: FolderOptions) -> None:
-    if options.python is None:
-        return
-    wanted = os.path.abspath(directory / Path(options.python).expanduser())
-    if wanted != os.path.abspath(sys.executable):
-        raise EnvironmentInvalid(
-            f"{directory} needs its own interpreter, {wanted}: open it with swarm.environments.server.open_environment"
-        )
+def _interpreter(directory: Path, options: FolderOptions) -> str | None:
+    return None if options.python is None else os.path.abspath(directory / Path(options.python).expanduser())
 
 
 def _read_options(path: Path) -> FolderOptions:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from swarm.digest import digest_of
 from swarm.environments.base import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
 from swarm.environments.source import LibrarySource, option_error
-from swarm.environments.sources.columns import SPLIT_NAMES
+from swarm.environments.sources.columns import SPLIT_NAMES, Placed, SplitTasks
 from swarm.environments.verifiers.worker import VerifiersWorker
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import REPEATS_ENDING_A_PASS, Split, split_of
@@ -141,36 +141,15 @@ def own_splits(values: list[str]) -> dict[Split, str]:
     return named if Split.TRAIN in named and len(named) > 1 else {}
 
 
-class FiniteTasks:
-    """The tasks of a taskset that ends, which are all read at first."""
-
-    def __init__(self, name: str, sources: Mapping[Split, str], pages: Pages) -> None:
-        """Read all tasks.
-
-        Raises EnvironmentInvalid for splits that overlap or are empty.
-        """
-        self._name = name
-        self._by_split: dict[Split, dict[str, EnvironmentTask]] = {split: {} for split in Split}
-        first: dict[str, Split] = {}
-        named: list[tuple[Split | None, str | None]] = [*sources.items()] or [(None, None)]
-        for own, source in named:
-            for number, task in _listed(pages, source):
-                split = _split_of(own, task, sources)
-                other = first.setdefault(task.content, split)
-                if other is not split:
-                    raise EnvironmentInvalid(
-                        f"{name}: the splits {other} and {split} overlap: both ask {task.prompt[:60]!r}"
-                    )
-                self._by_split[split].setdefault(task.key, _as_task(name, source, number, task))
-        for split, tasks in self._by_split.items():
-            if not tasks:
-                total = sum(map(len, self._by_split.values()))
-                raise EnvironmentInvalid(f"{name}: none of its {total} tasks is in the split {split}: add tasks")
-
-    def tasks(self, split: Split, seed: int) -> Iterator[EnvironmentTask]:
-        order = list(self._by_split[split].values())
-        Random(f"{self._name}/{split}/{seed}").shuffle(order)
-        return iter(order)
+def finite_tasks(name: str, sources: Mapping[Split, str], pages: Pages) -> SplitTasks:
+    """Read all tasks of a taskset that ends. Raises EnvironmentInvalid for splits that overlap or are empty."""
+    named: list[tuple[Split | None, str | None]] = [*sources.items()] or [(None, None)]
+    placed = (
+        Placed(_as_task(name, source, number, task), own, task.content, task.content)
+        for own, source in named
+        for number, task in _listed(pages, source)
+    )
+    return SplitTasks(name, placed, sources)
 
 
 class EndlessTasks:
@@ -210,13 +189,6 @@ def _listed(pages: Pages, source: str | None) -> Iterator[tuple[int, ListedTask]
             number += 1
         if page.is_last:
             return
-
-
-def _split_of(own: Split | None, task: ListedTask, sources: Mapping[Split, str]) -> Split:
-    by_hash = split_of(task.content)
-    if own is None or (own is Split.TRAIN and by_hash not in sources):
-        return by_hash
-    return own
 
 
 def _as_task(name: str, source: str | None, number: int, task: ListedTask) -> EnvironmentTask:
@@ -314,7 +286,7 @@ class VerifiersEnvironment(DrivenEnvironment):
         self._is_closed = True
         self.interrupt()
 
-    def _open_tasks(self, opened: TasksetDescription) -> FiniteTasks | EndlessTasks:
+    def _open_tasks(self, opened: TasksetDescription) -> SplitTasks | EndlessTasks:
         named = self._options.own_splits()
         if opened.is_endless:
             if named:
@@ -325,7 +297,7 @@ class VerifiersEnvironment(DrivenEnvironment):
         if named and Split.TRAIN not in named:
             raise EnvironmentInvalid("name the split train as well: train=VALUE", param="train")
         is_chosen = "split" in self._settings.get("taskset", {})
-        return FiniteTasks(self.name, named or ({} if is_chosen else own_splits(opened.split_values)), self._page)
+        return finite_tasks(self.name, named or ({} if is_chosen else own_splits(opened.split_values)), self._page)
 
     def _page(self, source: str | None, start: int) -> Page:
         asked = {"source": source, "start": start, "size": PAGE}

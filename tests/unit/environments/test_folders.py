@@ -94,7 +94,7 @@ BROKEN = [
     ('{"question": "a", "answer": 1}\n', "?colour=red", "no option colour; there are: "),
     ('{"question": "a", "answer": 1}\n', "?max_tokens=0", "option max_tokens: .*greater than or equal to 1"),
     ('{"question": "a", "answer": 1}\n', "?grader", "options are written NAME=VALUE"),
-    ('{"question": "a", "answer": 1}\n', "", "there is no task in the split"),
+    ('{"question": "a", "answer": 1}\n', "", "none of its 1 tasks is in the split"),
     (
         '{"question": "a", "answer": 1}\n{"question": "a", "answer": 2}\n',
         "",
@@ -207,7 +207,7 @@ INCOMPLETE = [
     ({"grade_py": "import nothing_of_this_name"}, EnvironmentInvalid, "importing it raised ModuleNotFoundError"),
     ({"tasks_jsonl": "", "tasks_py": "def tasks(split, seed): return 1 / 0"}, EnvironmentFailure, "ZeroDivisionError"),
     ({"tasks_jsonl": "", "tasks_py": "def tasks(split, seed): return ['x']"}, EnvironmentInvalid, "is not a dict"),
-    ({"tasks_jsonl": json.dumps({"question": "a"})}, EnvironmentInvalid, "there is no task in the split"),
+    ({"tasks_jsonl": json.dumps({"question": "a"})}, EnvironmentInvalid, "none of its 1 tasks is in the split"),
 ]
 
 

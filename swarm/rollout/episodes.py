@@ -34,7 +34,6 @@ from swarm.run.lifecycle import SERVING, EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import SamplerInfo
 from swarm.schemas import (
-    BatchPolicies,
     BeginEpisodeRequest,
     ClientView,
     EndEpisodeRequest,
@@ -43,7 +42,6 @@ from swarm.schemas import (
     PoolView,
     ReviseRewardRequest,
     RunningEpisodeView,
-    UpdateBatchPolicyRequest,
     WarningView,
 )
 from swarm.types import EpisodeType, FinishedEpisode, TrainBatch
@@ -99,7 +97,7 @@ class Episodes:
     _clients: Clients = field(default_factory=Clients)
     _timer: DeadlineTimer = field(default_factory=DeadlineTimer)
     _warnings: ClientWarnings = field(init=False)
-    _batch: CurrentBatch = field(init=False)
+    batch: CurrentBatch = field(init=False)
     _admission: Admission = field(init=False)
     _deadlines: DeadlineQueue = field(init=False)
     transactions: Transactions = field(init=False)
@@ -107,7 +105,7 @@ class Episodes:
 
     def __post_init__(self) -> None:
         self._warnings = ClientWarnings(self.diagnostics, self.ledger)
-        self._batch = CurrentBatch(self.running_job, self.pool, self.ledger, self._clients)
+        self.batch = CurrentBatch(self.running_job, self.pool, self.ledger, self._clients)
         self._admission = Admission(
             lambda step: self.running_job.at(step).total_steps, self.lifecycle, self.pool, self.max_running
         )
@@ -328,7 +326,7 @@ class Episodes:
 
     async def revise(self, episode_id: str, request: ReviseRewardRequest) -> EpisodeRow:
         """Change the reward of an ended train episode until its batch is closed. Raise as `CurrentBatch.revise`."""
-        row = await self._batch.revise(episode_id, request)
+        row = await self.batch.revise(episode_id, request)
         self._announce_if_ready()
         return row
 
@@ -341,19 +339,9 @@ class Episodes:
         self.pool.agree(client_id)
         return self.pool.agreed, self._announce_if_ready()
 
-    async def propose_policy(self, request: UpdateBatchPolicyRequest) -> BatchPolicies:
-        """Change the policy from the next batch on; durable on return.
-
-        Raise BadRequest if the resulting policy is not valid.
-        """
-        return await self._batch.propose_policy(request)
-
-    def policies(self) -> BatchPolicies:
-        return self._batch.policies()
-
     def is_batch_ready(self) -> bool:
         """Return whether the batch is complete, by the stop rule in force or because its time is over."""
-        return self._batch.is_ready()
+        return self.batch.is_ready()
 
     async def until_batch_ready(self) -> None:
         while not self.is_batch_ready():
@@ -451,7 +439,7 @@ class Episodes:
         return self._warnings.views()
 
     def pool_view(self) -> PoolView:
-        return self._batch.view(self.pool.running, self.running(EpisodeType.EVAL), self._admission.waiting)
+        return self.batch.view(self.pool.running, self.running(EpisodeType.EVAL), self._admission.waiting)
 
     def _adopt(self, episode: RunningEpisode) -> None:
         now = time.monotonic()
@@ -570,16 +558,16 @@ class Episodes:
         self._admission.release()
 
     def _announce_if_ready(self) -> bool:
-        ready = self._batch.is_ready()
+        ready = self.batch.is_ready()
         if ready:
             self.batch_ready.set()
-        elif (due := self._batch.next_due(time.monotonic())) is not None:
+        elif (due := self.batch.next_due(time.monotonic())) is not None:
             self._timer.ring_by(due)
         return ready
 
     def _next_due(self) -> float:
         now = time.monotonic()
-        dues = (now + HOUSEKEEPING_S, self._deadlines.next_due, self._batch.next_due(now))
+        dues = (now + HOUSEKEEPING_S, self._deadlines.next_due, self.batch.next_due(now))
         return max(now + LEAST_PAUSE_S, min(due for due in dues if due is not None))
 
 

@@ -87,47 +87,19 @@ class EngineState(StrEnum):
     FAILED = "FAILED"
 
 
+_ENDS = frozenset({EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE})
+"""The states to which a running engine may move at any time."""
+
 LEGAL_ENGINE_MOVES: dict[EngineState, frozenset[EngineState]] = {
     EngineState.OFFLINE: frozenset({EngineState.BOOTING}),
     EngineState.BOOTING: frozenset(
         {EngineState.ROLLING, EngineState.COMPLETE, EngineState.FAILED, EngineState.OFFLINE}
     ),
-    EngineState.ROLLING: frozenset(
-        {
-            EngineState.DRAINING,
-            EngineState.EXPORTING,
-            EngineState.COMPLETE,
-            EngineState.BOOTING,
-            EngineState.FAILED,
-            EngineState.OFFLINE,
-        }
-    ),
-    EngineState.DRAINING: frozenset(
-        {
-            EngineState.TRAINING,
-            EngineState.ROLLING,
-            EngineState.COMPLETE,
-            EngineState.BOOTING,
-            EngineState.FAILED,
-            EngineState.OFFLINE,
-        }
-    ),
-    EngineState.TRAINING: frozenset(
-        {
-            EngineState.ROLLING,
-            EngineState.EXPORTING,
-            EngineState.COMPLETE,
-            EngineState.BOOTING,
-            EngineState.FAILED,
-            EngineState.OFFLINE,
-        }
-    ),
-    EngineState.EXPORTING: frozenset(
-        {EngineState.ROLLING, EngineState.COMPLETE, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
-    ),
-    EngineState.COMPLETE: frozenset(
-        {EngineState.ROLLING, EngineState.EXPORTING, EngineState.BOOTING, EngineState.FAILED, EngineState.OFFLINE}
-    ),
+    EngineState.ROLLING: _ENDS | {EngineState.DRAINING, EngineState.EXPORTING, EngineState.COMPLETE},
+    EngineState.DRAINING: _ENDS | {EngineState.TRAINING, EngineState.ROLLING, EngineState.COMPLETE},
+    EngineState.TRAINING: _ENDS | {EngineState.ROLLING, EngineState.EXPORTING, EngineState.COMPLETE},
+    EngineState.EXPORTING: _ENDS | {EngineState.ROLLING, EngineState.COMPLETE},
+    EngineState.COMPLETE: _ENDS | {EngineState.ROLLING, EngineState.EXPORTING},
     EngineState.FAILED: frozenset({EngineState.BOOTING, EngineState.OFFLINE}),
 }
 

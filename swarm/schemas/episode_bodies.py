@@ -118,7 +118,18 @@ class TransactionView(Body):
     state: TransactionState
 
 
-class EpisodeUsage(Body):
+class _Usage(Body):
+    calls: int = 0
+    prompt_tokens: int = 0
+    sampled_tokens: int = 0
+    temperatures: list[float] = Field(default_factory=list[float])
+    top_p: list[float] = Field(default_factory=list[float])
+    top_k: list[int] = Field(default_factory=list[int])
+    other_sampling: list[str] = Field(default_factory=list[str])
+    system_failures: int = 0
+
+
+class EpisodeUsage(_Usage):
     """The model calls of one episode, as the server sampled them.
 
     `calls` counts completions: a call for n choices counts n times. A call that the end of the episode cut off counts
@@ -129,19 +140,11 @@ class EpisodeUsage(Body):
     fault, and restarts of the server during the episode.
     """
 
-    calls: int = 0
-    prompt_tokens: int = 0
-    sampled_tokens: int = 0
-    temperatures: list[float] = Field(default_factory=list[float])
-    top_p: list[float] = Field(default_factory=list[float])
-    top_k: list[int] = Field(default_factory=list[int])
-    other_sampling: list[str] = Field(default_factory=list[str])
     seconds: float | None = None
     limited: bool = False
-    system_failures: int = 0
 
 
-class JobUsage(Body):
+class JobUsage(_Usage):
     """The answer to GET usage: the total usage of the present job's episodes of one type.
 
     Only episodes that are over count, if they have a reward or called the model. Fields of EpisodeUsage are summed.
@@ -151,16 +154,8 @@ class JobUsage(Body):
 
     episode_type: EpisodeType
     episodes: int
-    calls: int
-    prompt_tokens: int
-    sampled_tokens: int
-    temperatures: list[float]
-    top_p: list[float]
-    top_k: list[int]
-    other_sampling: list[str]
     seconds: float
     limited: int
-    system_failures: int
     faulty: int
     unrewarded: dict[str, int]
     model_share: float | None

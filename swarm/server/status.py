@@ -44,7 +44,7 @@ def build_status(job: TrainJob | None, run: JobRun | None, lifecycle: EngineLife
         total_steps=job.total_steps if job else None,
         weight_version=weights.version,
         pool=episodes.pool_view() if episodes else None,
-        policy=episodes.policies().active if episodes else None,
+        policy=episodes.batch.policies().active if episodes else None,
         clients=episodes.client_views() if episodes else [],
         running=episodes.running_views(RUNNING_SHOWN) if episodes else [],
         warnings=episodes.warnings() if episodes else [],

@@ -97,7 +97,7 @@ def add_status_routes(router: APIRouter, control: Control, served: Served, ledge
     @router.get("/batch/policy", summary="When a batch is complete and what it may contain", responses=errors(503))
     async def get_policy() -> BatchPolicies:
         """Return the policy of the present batch, and of the next one if it differs. 503 while no engine runs."""
-        return require_service(served).episodes.policies()
+        return require_service(served).episodes.batch.policies()
 
     @router.get("/tasks", summary="The tasks of the present job that have episodes", responses=errors(507))
     async def get_tasks() -> TaskCounts:
@@ -195,7 +195,7 @@ def add_command_routes(
     @router.patch("/batch/policy", summary="Change the policy from the next batch on", responses=errors(503, 507))
     async def update_policy(body: UpdateBatchPolicyRequest) -> BatchPolicies:
         """Change the policy durably, from the next batch on. Settings that the body leaves out stay as they are."""
-        return await require_service(served).episodes.propose_policy(body)
+        return await require_service(served).episodes.batch.propose_policy(body)
 
     @router.get("/audit", summary="Calls that need the commander role, oldest first", responses=errors(507))
     async def get_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:

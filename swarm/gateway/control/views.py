@@ -30,38 +30,31 @@ def view_episode(row: EpisodeRow) -> EpisodeView:
 
 
 def view_usage(use: ModelUse, begun_at: float, ended_at: float | None) -> EpisodeUsage:
-    return EpisodeUsage(
-        calls=use.calls,
-        prompt_tokens=use.prompt_tokens,
-        sampled_tokens=use.sampled_tokens,
-        seconds=None if ended_at is None else max(0.0, ended_at - begun_at),
-        limited=use.is_limited,
-        system_failures=use.system_failures,
-        **_settings(use),
-    )
+    seconds = None if ended_at is None else max(0.0, ended_at - begun_at)
+    return EpisodeUsage(seconds=seconds, limited=use.is_limited, **_counts(use))
 
 
 def view_job_usage(episode_type: EpisodeType, used: JobUse) -> JobUsage:
     return JobUsage(
         episode_type=episode_type,
         episodes=used.episodes,
-        calls=used.use.calls,
-        prompt_tokens=used.use.prompt_tokens,
-        sampled_tokens=used.use.sampled_tokens,
         seconds=used.seconds,
         limited=used.limited,
-        system_failures=used.use.system_failures,
         faulty=used.faulty,
         unrewarded=dict(used.unrewarded),
         model_share=used.model_share,
-        **_settings(used.use),
+        **_counts(used.use),
     )
 
 
-def _settings(use: ModelUse) -> dict[str, Any]:
-    """Return the distinct values of each sampling setting."""
+def _counts(use: ModelUse) -> dict[str, Any]:
+    """Return the counts, and the distinct values of each sampling setting."""
     others = {(name, value) for each in use.sampling for name, value in each.others}
     return {
+        "calls": use.calls,
+        "prompt_tokens": use.prompt_tokens,
+        "sampled_tokens": use.sampled_tokens,
+        "system_failures": use.system_failures,
         "temperatures": sorted({each.temperature for each in use.sampling}),
         "top_p": sorted(value for name, value in others if name == "top_p"),
         "top_k": sorted(int(value) for name, value in others if name == "top_k"),

@@ -80,6 +80,12 @@ def refused(name: str, *neutral: object, note: str = "") -> dict[str, FieldRule]
     return {name: FieldRule(Handling.NEUTRAL_ONLY, neutral, note)}
 
 
+UNTRAINED_SAMPLING = eval_only(
+    "top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"
+)
+"""The rules of sampling parameters that OpenAI's and vLLM's APIs share."""
+
+
 def refuse_unsupported(body: Mapping[str, Any], table: FieldTable) -> None:
     """Raise UnknownParameter for the first field that the server cannot honour."""
     for name, value in body.items():

@@ -248,7 +248,7 @@ def test_a_source_outside_the_mixture_is_refused_by_name_and_eval_is_not_concern
 def test_a_source_that_joins_with_the_next_batch_is_held_until_then(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         change = UpdateBatchPolicyRequest(mixture={"math": 0.5, "terminal": 0.5})
-        await stage.episodes.propose_policy(change)
+        await stage.episodes.batch.propose_policy(change)
         with pytest.raises(RolloutPaused, match="next batch"):
             await stage.begin(data_source="terminal")
         joining = await stage.begin_waiting(data_source="terminal")

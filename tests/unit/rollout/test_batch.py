@@ -167,11 +167,11 @@ def test_a_batch_is_ready_when_its_time_is_over_though_nobody_calls(tmp_path: Pa
 
 def test_a_changed_policy_is_durable_and_waits_for_the_next_batch(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(batch_size=1, num_repeat=3))
+        policies = await stage.episodes.batch.propose_policy(UpdateBatchPolicyRequest(batch_size=1, num_repeat=3))
         assert policies.active.batch_size == 2
         assert policies.next is not None
         assert (policies.next.batch_size, policies.next.num_repeat, policies.next.min_group) == (1, 3, 2)
-        policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(mixture={"math": 1.0}))
+        policies = await stage.episodes.batch.propose_policy(UpdateBatchPolicyRequest(mixture={"math": 1.0}))
         assert policies.next is not None
         assert (policies.next.batch_size, policies.next.mixture) == (1, {"math": 1.0})
         first, second = await recorded_policies(stage)
@@ -183,9 +183,9 @@ def test_a_changed_policy_is_durable_and_waits_for_the_next_batch(tmp_path: Path
             for _ in range(2):
                 await stage.finish(task_id=f"t{task}")
         await stage.close_batch()
-        assert stage.episodes.policies().active.num_repeat == 3
-        assert stage.episodes.policies().next is None
-        policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(mixture={}))
+        assert stage.episodes.batch.policies().active.num_repeat == 3
+        assert stage.episodes.batch.policies().next is None
+        policies = await stage.episodes.batch.propose_policy(UpdateBatchPolicyRequest(mixture={}))
         assert policies.next is not None
         assert policies.next.mixture is None
         kinds = [event.kind for event in await stage.ledger.events(0, 100)]
@@ -208,8 +208,8 @@ def test_a_policy_is_checked_as_a_whole_and_a_wrong_one_changes_nothing(
 ) -> None:
     async def scenario(stage: Stage) -> None:
         with pytest.raises(BadRequest, match=message):
-            await stage.episodes.propose_policy(UpdateBatchPolicyRequest.model_validate(change))
-        assert stage.episodes.policies().next is None
+            await stage.episodes.batch.propose_policy(UpdateBatchPolicyRequest.model_validate(change))
+        assert stage.episodes.batch.policies().next is None
         assert await recorded_policies(stage) == []
 
     play(scenario, tmp_path, mini_batch_num=4)
@@ -217,7 +217,7 @@ def test_a_policy_is_checked_as_a_whole_and_a_wrong_one_changes_nothing(
 
 def test_a_proposal_that_changes_nothing_is_not_recorded(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
-        policies = await stage.episodes.propose_policy(UpdateBatchPolicyRequest(batch_size=2))
+        policies = await stage.episodes.batch.propose_policy(UpdateBatchPolicyRequest(batch_size=2))
         assert policies.next is None
         assert await recorded_policies(stage) == []
 

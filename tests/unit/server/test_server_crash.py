@@ -180,14 +180,14 @@ async def test_a_policy_that_waited_for_the_next_batch_still_waits_and_one_in_fo
     first = host()
     await first.start(JOB)
     episodes = first.service.episodes
-    await episodes.propose_policy(UpdateBatchPolicyRequest(num_repeat=3))
+    await episodes.batch.propose_policy(UpdateBatchPolicyRequest(num_repeat=3))
     await first.run_batch("half", tasks=1)
     await first.crash()
 
     second = host()
     assert await second.server.resume()
     await second.wait_for(EngineState.ROLLING)
-    policies = second.service.episodes.policies()
+    policies = second.service.episodes.batch.policies()
     assert (policies.active.num_repeat, policies.next and policies.next.num_repeat) == (2, 3)
     await second.run_batch("other", tasks=1)
     await second.wait_for(EngineState.ROLLING, step=1)
@@ -196,5 +196,5 @@ async def test_a_policy_that_waited_for_the_next_batch_still_waits_and_one_in_fo
     third = host()
     assert await third.server.resume()
     await third.wait_for(EngineState.ROLLING)
-    policies = third.service.episodes.policies()
+    policies = third.service.episodes.batch.policies()
     assert (policies.active.num_repeat, policies.next) == (3, None)

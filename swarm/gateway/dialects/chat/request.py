@@ -12,13 +12,13 @@ from pydantic_core import PydanticCustomError
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     MAX_TOP_LOGPROBS,
+    UNTRAINED_SAMPLING,
     AllowedMode,
     CheckedCall,
     CompletionsBody,
     FieldTable,
     Strict,
     checked_body,
-    eval_only,
     honoured,
     labels,
     refused,
@@ -48,8 +48,7 @@ CHAT_FIELDS: FieldTable = MappingProxyType(
     | honoured("reasoning_effort", note="where the model's chat template reads it; refused by name elsewhere")
     | honoured("return_token_ids", "stop_token_ids", "ignore_eos", "structured_outputs", note="as in vLLM")
     | honoured("chat_template_kwargs", note="as in vLLM; an option that the template does not read is refused")
-    | eval_only("top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty")
-    | eval_only("repetition_penalty", "logit_bias")
+    | UNTRAINED_SAMPLING
     | labels("metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
     | labels("safety_identifier", "store", "user")
     | refused("service_tier", "auto", "default")

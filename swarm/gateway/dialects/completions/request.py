@@ -12,11 +12,11 @@ from pydantic_core import PydanticCustomError
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     MAX_CHOICES,
+    UNTRAINED_SAMPLING,
     CheckedCall,
     CompletionsBody,
     FieldTable,
     checked_body,
-    eval_only,
     honoured,
     labels,
     refused,
@@ -45,8 +45,7 @@ COMPLETION_FIELDS: FieldTable = MappingProxyType(
     | honoured("response_format", note="as in vLLM; a grammar always enforces `json_object` and `json_schema`")
     | honoured("return_token_ids", "return_tokens_as_token_ids", "stop_token_ids", "ignore_eos", note="as in vLLM")
     | honoured("structured_outputs", note="as in vLLM")
-    | eval_only("top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty")
-    | eval_only("repetition_penalty", "logit_bias")
+    | UNTRAINED_SAMPLING
     | labels("user", "request_id", "session_id", "cache_salt", "stream_interval")
     | refused("suffix", "")
     | refused("add_special_tokens", False, note="none is ever added to the prompt")

@@ -15,13 +15,13 @@ from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     MAX_TOP_LOGPROBS,
+    UNTRAINED_SAMPLING,
     AllowedMode,
     CheckedCall,
     FieldTable,
     SamplingBody,
     Strict,
     checked_body,
-    eval_only,
     honoured,
     json_object_grammar,
     json_schema_grammar,
@@ -67,8 +67,7 @@ RESPONSE_FIELDS: FieldTable = MappingProxyType(
     | honoured("stream_options", note="`include_obfuscation` only false")
     | honoured("seed", "stop", "stop_token_ids", "ignore_eos", "structured_outputs", note="as in vLLM")
     | honoured("chat_template_kwargs", note="as in vLLM; an option that the template does not read is refused")
-    | eval_only("top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty")
-    | eval_only("repetition_penalty", "logit_bias")
+    | UNTRAINED_SAMPLING
     | labels("metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
     | labels("safety_identifier", "user", "max_tool_calls")
     | refused("service_tier", "auto", "default")

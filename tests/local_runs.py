@@ -89,3 +89,32 @@ def largest_gap(model: Path | torch.nn.Module, drawn: Sequence[Drawn]) -> float:
         said = torch.log_softmax(logits, -1).gather(1, torch.tensor(each.token_ids)[:, None])[:, 0]
         gaps.append((said - torch.tensor(each.logprobs)).abs().max().item())
     return max(gaps)
+
+
+def assert_same_checkpoint(one: Path, other: Path) -> dict[str, Any]:
+    """Weights, optimizer and critic are equal bit for bit. Returns the state of the trainer."""
+    import torch
+
+    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    states = [torch.load(path / "trainer_state.pt", weights_only=True) for path in (one, other)]
+    assert states[0].keys() == states[1].keys()
+    for name in ("steps_done", "optimizer", "critic"):
+        assert_same(states[0].get(name), states[1].get(name))
+    return states[0]
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Values of any depth are equal."""
+    import torch
+
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        for each, counterpart in zip(one, other, strict=True):
+            assert_same(each, counterpart)
+    else:
+        assert one == other

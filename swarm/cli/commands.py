@@ -14,6 +14,7 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -125,15 +126,24 @@ def start(
         keep_torch_out()
         collect_rarely()
         sinks = options.chosen_sinks(no_record, log)
-        recorded_in = (options.runs_directory(record), sinks) if sinks else None
         is_local = train_job is not None and train_job.chosen_engine == "local"
+        resumed: list[tuple[TrainJob, int]] = []
         with ExitStack() as listed, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            announcement = _Announcement(
-                config.home, listed, recorded_in, as_json=as_json, has_job=train_job is not None
-            )
-            ended_by = runner.run(
-                _serve(config, train_job, announcement, not no_resume, new_ledger, warm_up or is_local)
-            )
+
+            def announce(url: str) -> None:
+                from swarm.processes.running_servers import announced_server
+
+                # From now on the server is on the list of running servers, until it ends.
+                listed.enter_context(announced_server(url, config.home))
+                if sinks:
+                    records.start_recorder(config.home, options.runs_directory(record), sinks)
+                _announce(url, config.home, resumed, as_json=as_json, has_job=train_job is not None)
+
+            def note_resumed(found: TrainJob, steps: int) -> None:
+                resumed.append((found, steps))
+
+            serving = _serve(config, train_job, announce, note_resumed, not no_resume, new_ledger, warm_up or is_local)
+            ended_by = runner.run(serving)
         if ended_by is not None:
             # Everything is closed, so the process now dies by the signal, as its sender expects. uvloop has left its
             # own handlers in place, so the default handler is set first.
@@ -144,7 +154,8 @@ def start(
 async def _serve(
     config: ServerConfig,
     job: TrainJob | None,
-    announcement: _Announcement,
+    announce: Callable[[str], None],
+    on_resume: Callable[[TrainJob, int], None],
     resume: bool,
     new_ledger: bool,
     warm_up: bool,
@@ -165,9 +176,9 @@ async def _serve(
             return await serve(
                 config,
                 job,
-                announcement.make,
+                announce,
                 resume=resume,
-                on_resume=announcement.note_resumed,
+                on_resume=on_resume,
                 new_ledger=new_ledger,
                 build_backends=lambda _config, _log_path: backends,
             )
@@ -175,43 +186,18 @@ async def _serve(
             await backends.close()
 
 
-class _Announcement:
-    """The output of `swarm start` once the server answers requests. It names the job that the server resumes.
-
-    From then on the server is on the list of running servers, until `listed` is closed, and is recorded in the
-    directory and the sinks of `recorded_in`, if there are any.
-    """
-
-    def __init__(
-        self, home: Path, listed: ExitStack, recorded_in: tuple[Path, list[str]] | None, *, as_json: bool, has_job: bool
-    ) -> None:
-        self._home = home
-        self._listed = listed
-        self._recorded_in = recorded_in
-        self._as_json = as_json
-        self._has_job = has_job
-        self._resumed: tuple[TrainJob, int] | None = None
-
-    def note_resumed(self, job: TrainJob, steps: int) -> None:
-        self._resumed = job, steps
-
-    def make(self, url: str) -> None:
-        from swarm.processes.running_servers import announced_server
-
-        self._listed.enter_context(announced_server(url, self._home))
-        if self._recorded_in is not None:
-            records.start_recorder(self._home, *self._recorded_in)
-        if self._as_json:
-            resumes = None if self._resumed is None else _name_of(self._resumed[0])
-            shown = {"url": url, "pid": os.getpid(), "home": str(self._home.resolve()), "resumes": resumes}
-            typer.echo(json.dumps(shown))
-        else:
-            typer.echo(f"swarm {__version__} serves {url} (home {self._home}); Ctrl-C stops it", err=True)
-        if self._resumed is not None:
-            typer.echo(_resume_line(*self._resumed, self._home), err=True)
-        elif not self._has_job and not self._as_json:
-            typer.echo("it waits for a job: a client sends one, or `swarm start --job job.yaml`", err=True)
-        sys.stdout.flush()
+def _announce(url: str, home: Path, resumed: list[tuple[TrainJob, int]], *, as_json: bool, has_job: bool) -> None:
+    """Say that the server answers requests, and which job it resumes, if any."""
+    if as_json:
+        resumes = _name_of(resumed[0][0]) if resumed else None
+        typer.echo(json.dumps({"url": url, "pid": os.getpid(), "home": str(home.resolve()), "resumes": resumes}))
+    else:
+        typer.echo(f"swarm {__version__} serves {url} (home {home}); Ctrl-C stops it", err=True)
+    if resumed:
+        typer.echo(_resume_line(*resumed[0], home), err=True)
+    elif not has_job and not as_json:
+        typer.echo("it waits for a job: a client sends one, or `swarm start --job job.yaml`", err=True)
+    sys.stdout.flush()
 
 
 def _name_of(job: TrainJob) -> str:

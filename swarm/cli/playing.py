@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -86,15 +85,13 @@ def _find(environment: Environment, split: Split, number: int, task_id: str | No
 def _by_hand(environment: Environment, item: EnvironmentTask, table: _Table) -> tuple[RecordedSession, Grade]:
     from swarm.program.attempts import open_shown
 
-    typer.echo(HINT if environment.solution(item) is None else f"{HINT}; {HINT_OF_SOLUTION}", err=True)
+    solution = environment.solution(item)
+    typer.echo(HINT if solution is None else f"{HINT}; {HINT_OF_SOLUTION}", err=True)
     for tool in environment.tools:
         typer.echo(f"there is a tool: {tool_signature(tool)}", err=True)
-
-    def tell(text: str) -> None:
-        typer.echo(_row("", text), err=True)
-
     session = open_shown(environment, item, table.message)
-    Hand(lambda label: read_line(_row(label, "")), tell, lambda: environment.solution(item)).play(session)
+    while not session.is_over and (message := _next_reply(session, solution)) is not None:
+        session.reply(message)
     return session, environment.grade(item, session.transcript)
 
 
@@ -155,68 +152,59 @@ def _figures(
     }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Hand:
-    """A person who plays an episode, by lines of a terminal or a pipe.
+def _next_reply(session: RecordedSession, solution: str | None) -> Message | None:
+    """Return the next reply of the person, or None at the end.
 
-        a line             a reply
-        << ... .           a reply of several lines, or one that begins with a slash
-        /call NAME {...}   a reply that calls a tool
-        /solution          shows a right reply
-        an empty line      ends the attempt, as do the end of input and /quit
-
-    `read` takes a prompt and returns the next line, or None at the end of input. `tell` shows a text to the person
-    only. `solution` returns a right reply, if there is one.
+    a line             a reply
+    << ... .           a reply of several lines, or one that begins with a slash
+    /call NAME {...}   a reply that calls a tool
+    /solution          shows a right reply
+    an empty line      ends the attempt, as do the end of input and /quit
     """
-
-    read: Callable[[str], str | None]
-    tell: Callable[[str], None]
-    solution: Callable[[], str | None]
-
-    def play(self, session: RecordedSession) -> None:
-        """Reply until the attempt is over or the person ends it."""
-        while not session.is_over and (message := self._next_reply(session)) is not None:
-            session.reply(message)
-
-    def _next_reply(self, session: RecordedSession) -> Message | None:
-        while True:
-            line = self.read("assistant")
-            if line is None or line.strip() in {"", "/quit"}:
-                return None
-            if line.strip() == BEGIN:
-                return {"content": self._several_lines()}
-            if not line.startswith("/"):
-                return {"content": line}
-            command, _, rest = line.strip().partition(" ")
-            if command == "/call":
-                if (message := self._tool_call(session, rest)) is not None:
-                    return message
-            elif command == "/solution":
-                solution = self.solution()
-                self.tell("no right reply is known" if solution is None else solution)
-            else:
-                self.tell(f"no command {command}; a reply that begins with / stands between {BEGIN} and {END}")
-
-    def _several_lines(self) -> str:
-        lines: list[str] = []
-        while (line := self.read("")) is not None and line.strip() != END:
-            lines.append(line)
-        return "\n".join(lines)
-
-    def _tool_call(self, session: RecordedSession, text: str) -> Message | None:
-        name, _, written = text.strip().partition(" ")
-        names = [tool_name(tool) for tool in session.tools]
-        if name not in names:
-            self.tell(f"there is no tool {name!r}: there is {', '.join(names) or 'none'}")
+    while True:
+        line = read_line(_row("assistant", ""))
+        if line is None or line.strip() in {"", "/quit"}:
             return None
-        arguments: Any = None
-        with suppress(ValueError, RecursionError):
-            arguments = json.loads(written or "{}")
-        if not isinstance(arguments, dict):
-            self.tell(f'the arguments of a call are a JSON object: /call {name} {{"argument": "value"}}')
-            return None
-        function = {"name": name, "arguments": json.dumps(arguments)}
-        return {"tool_calls": [{"id": f"call-{session.turns}", "type": "function", "function": function}]}
+        if line.strip() == BEGIN:
+            return {"content": _several_lines()}
+        if not line.startswith("/"):
+            return {"content": line}
+        command, _, rest = line.strip().partition(" ")
+        if command == "/call":
+            if (message := _tool_call(session, rest)) is not None:
+                return message
+        elif command == "/solution":
+            _tell("no right reply is known" if solution is None else solution)
+        else:
+            _tell(f"no command {command}; a reply that begins with / stands between {BEGIN} and {END}")
+
+
+def _several_lines() -> str:
+    lines: list[str] = []
+    while (line := read_line(_row("", ""))) is not None and line.strip() != END:
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _tool_call(session: RecordedSession, text: str) -> Message | None:
+    name, _, written = text.strip().partition(" ")
+    names = [tool_name(tool) for tool in session.tools]
+    if name not in names:
+        _tell(f"there is no tool {name!r}: there is {', '.join(names) or 'none'}")
+        return None
+    arguments: Any = None
+    with suppress(ValueError, RecursionError):
+        arguments = json.loads(written or "{}")
+    if not isinstance(arguments, dict):
+        _tell(f'the arguments of a call are a JSON object: /call {name} {{"argument": "value"}}')
+        return None
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"tool_calls": [{"id": f"call-{session.turns}", "type": "function", "function": function}]}
+
+
+def _tell(text: str) -> None:
+    """Show a text to the person only."""
+    typer.echo(_row("", text), err=True)
 
 
 def tool_name(tool: ToolSpec) -> str:

@@ -12,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from swarm import __version__
 from swarm.client import SwarmClient
 from swarm.config import ServerConfig, local_url
@@ -219,16 +221,8 @@ def existing_parent(directory: Path) -> Path:
 
 def _filesystem(place: Path) -> str:
     """Return the type of the filesystem of `place`, or "" if the system does not list it."""
-    try:
-        lines = Path("/proc/mounts").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    best, kind = "", ""
-    for line in lines:
-        _, mount, found, *_ = line.split(" ")
-        if place.is_relative_to(mount) and len(mount) >= len(best):
-            best, kind = mount, found
-    return kind
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if place.is_relative_to(mount.mountpoint)]
+    return max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
 
 
 def _size(amount: int) -> str:

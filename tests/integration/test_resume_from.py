@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from local_runs import assert_same_checkpoint
 from server_processes import ServerProcess, server_processes
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
@@ -26,12 +27,6 @@ LOCAL = TrainJob(
     engine="local", batch_size=1, num_repeat=2, lr=1e-3, lr_warmup_steps=4, max_response_length=12, drain_timeout_s=1,
     total_steps=4,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def late_imports() -> None:
-    global torch
-    import torch
 
 
 @pytest.fixture
@@ -239,10 +234,7 @@ def test_two_runs_of_two_steps_have_the_weights_of_one_of_four_also_after_a_kill
             again = Path(client.save_checkpoint().path)
             rates = [point.metrics["actor/lr"] for point in client.metrics()]
     assert rates == pytest.approx([7.5e-4, 1e-3])
-    assert (again / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    states = [torch.load(path / "trainer_state.pt", weights_only=True) for path in (again, whole)]
-    assert states[0]["steps_done"] == states[1]["steps_done"] == 4
-    assert_equal(states[0]["optimizer"], states[1]["optimizer"])
+    assert assert_same_checkpoint(again, whole)["steps_done"] == 4
 
 
 def killed(server: ServerProcess) -> None:
@@ -253,18 +245,3 @@ def killed(server: ServerProcess) -> None:
 def forget_own_checkpoints(server: ServerProcess) -> None:
     for name in ("checkpoints", "recovery"):
         shutil.rmtree(server.home / f"swarm/default/run-0001/{name}", ignore_errors=True)
-
-
-def assert_equal(one: Any, other: Any) -> None:
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_equal(one[key], other[key])
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for each, counterpart in zip(one, other, strict=True):
-            assert_equal(each, counterpart)
-    else:
-        assert one == other

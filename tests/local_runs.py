@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from contract.test_trainer_contract import make_batch, sample
 
-from swarm.backends.local.engine import LocalSampler, LocalTrainer, build_local, build_worker
+from swarm.backends.local.engine import LocalSampler, build_local, build_worker
+from swarm.backends.pairing import ProcessTrainer
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
@@ -36,7 +37,7 @@ class Drawn:
 @dataclass(frozen=True)
 class LocalRun:
     sampler: LocalSampler
-    trainer: LocalTrainer
+    trainer: ProcessTrainer
     job: TrainJob
 
     async def train(self, first: int, last: int) -> list[dict[str, float]]:

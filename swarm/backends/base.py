@@ -96,7 +96,7 @@ class Backends:
             pair = build_verl(
                 job, tokenizer_path, self._config, self._log_path.parent, _sampling_seeds(job.seed, is_fresh)
             )
-            return Backend(pair, pair.trainer, tokenizer_path, pair.driver.start, pair.died, pair.stop)
+            return Backend(pair, pair.trainer, tokenizer_path, pair.trainer.process.start, pair.died, pair.end)
         sampler = self._external_sampler(job)
         if sampler is not None:
             from swarm.backends.local.pair import build_pair

@@ -13,7 +13,8 @@ import pytest
 
 from swarm.backends.fake import FakeSampler, FakeTrainer
 from swarm.backends.local.engine import build_local, build_worker
-from swarm.backends.local.pair import LocalPair, PublishingTrainer
+from swarm.backends.local.pair import PublishingTrainer
+from swarm.backends.pairing import Pair
 from swarm.backends.replicas.handover import Handover, shared_memory_of
 from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
 from swarm.backends.replicas.sampler import ReplicaSampler
@@ -76,14 +77,16 @@ async def replicas(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory)
     config = ServerConfig(home=directory / "home")
     model = without_stop_tokens(directory / "model")
     worker = build_worker(config, directory / "worker.log")
-    loaded, trainer = build_local(TrainJob(model=str(model), lr=1e-3), config, worker)
+    loaded, _ = build_local(TrainJob(model=str(model), lr=1e-3), config, worker)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(EXTERNAL_SAMPLERS, "openai", "openai_sampler:OpenAiAdapter")
         settings = SamplerSettings(model, SamplerLayout(colocated=True), "float32", max_num_seqs=64, sampler="openai")
         sampler = ReplicaSampler(settings, python=Path(sys.executable), log_directory=directory)
     handover = Handover(sampler.publish, suspend=sampler.suspend, resume=sampler.resume)
-    publishing = PublishingTrainer(trainer, worker, handover, shared_memory_of(config.home))
-    pair = LocalPair(sampler, publishing, worker, loaded, colocated=True)
+    publishing = PublishingTrainer(
+        loaded, handover, shared_memory_of(config.home), train_timeout_s=config.train_timeout_s
+    )
+    pair = Pair(sampler, publishing, colocated=True)
     await pair.start()
     yield Backend(pair, pair, publishing)
     await pair.end()

@@ -13,7 +13,8 @@ from contract.test_trainer_contract import *  # noqa: F403  the promises are wri
 from vllm_sampler import vllm_python
 
 from swarm.backends.local.engine import build_worker
-from swarm.backends.local.pair import LocalPair, PublishingTrainer, build_pair
+from swarm.backends.local.pair import PublishingTrainer, build_pair
+from swarm.backends.pairing import Pair
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 
@@ -24,8 +25,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.verl, pytest.mark.timeout(900)]
 class Backend:
     """What the contracts are tried on."""
 
-    sampler: LocalPair
-    endless: LocalPair
+    sampler: Pair[PublishingTrainer]
+    endless: Pair[PublishingTrainer]
     trainer: PublishingTrainer
 
 
@@ -45,5 +46,5 @@ async def backend(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def sampler(backend: Backend) -> LocalPair:
+def sampler(backend: Backend) -> Pair[PublishingTrainer]:
     return backend.sampler

@@ -13,7 +13,8 @@ import numpy as np
 
 from bench.gpu.measurement import Measurement
 from bench.gpu.models import ModelShape, shapes, write_model
-from swarm.backends.local.engine import LocalSampler, LocalTrainer, build_local, build_worker
+from swarm.backends.local.engine import LocalSampler, build_local, build_worker
+from swarm.backends.pairing import ProcessTrainer
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
@@ -40,7 +41,7 @@ def new_worker(measurement: Measurement) -> WorkerProcess:
 @asynccontextmanager
 async def local_engine(
     measurement: Measurement, worker: WorkerProcess, model: Path | str, **settings: Any
-) -> AsyncGenerator[tuple[LocalSampler, LocalTrainer]]:
+) -> AsyncGenerator[tuple[LocalSampler, ProcessTrainer]]:
     """Start sampler and trainer of one job. After a failure the worker ends too, and starts anew with the next job."""
     given = {"model": str(model), "n_gpu": int(measurement.on_gpu), "sampler": "local", **settings}
     config = ServerConfig(max_running_requests=max(CONCURRENCY), boot_timeout_s=BOOT_LIMIT_S)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from swarm.backends.process.wire import pack_batch
+from swarm.backends.pairing import ProcessTrainer
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.errors import ContextLengthExceeded, EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import resolve_model
 from swarm.sampler import SamplerInfo
-from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
+from swarm.types import SamplingParams, TokenDelta
 
 UNLOAD_TIMEOUT_S = 30.0
+CHECKPOINT_TIMEOUT_S = 600.0
+"""Time to write or read the largest model that fits on one machine, on a slow disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,35 +97,6 @@ class LocalSampler:
             stream.close()
 
 
-CHECKPOINT_TIMEOUT_S = 600.0
-"""Time to write or read the largest model that fits on one machine, on a slow disk."""
-
-
-class LocalTrainer:
-    """Implementation of `swarm.trainer.base.Trainer` on the worker process of a started `LocalSampler`."""
-
-    def __init__(self, worker: WorkerProcess, *, train_timeout_s: float) -> None:
-        self._worker = worker
-        self._train_timeout_s = train_timeout_s
-
-    async def train(self, batch: TrainBatch) -> StepReport:
-        answer = await self._worker.call("train", pack_batch(batch), timeout_s=self._train_timeout_s)
-        return StepReport(
-            batch_id=batch.batch_id,
-            step=batch.step,
-            weight_version=WeightVersion(version=answer["version"], step=batch.step, published_at=time.time()),
-            metrics=answer["metrics"],
-            advantages=answer["advantages"],
-        )
-
-    async def save(self, directory: Path) -> None:
-        await self._worker.call("save", str(directory.resolve()), timeout_s=CHECKPOINT_TIMEOUT_S)
-
-    async def load(self, directory: Path) -> WeightVersion:
-        step, version = await self._worker.call("restore", str(directory.resolve()), timeout_s=CHECKPOINT_TIMEOUT_S)
-        return WeightVersion(version=version, step=step, published_at=time.time())
-
-
 def build_worker(config: ServerConfig, log_path: Path) -> WorkerProcess:
     """Return a worker process, not yet started. It outlives jobs; an early start hides the import of its libraries."""
     return WorkerProcess(
@@ -144,7 +116,7 @@ def build_local(
     config: ServerConfig,
     worker: WorkerProcess,
     sampling_seed: Callable[[], Sequence[int]] | None = None,
-) -> tuple[LocalSampler, LocalTrainer]:
+) -> tuple[LocalSampler, ProcessTrainer]:
     """Return sampler and trainer of one job on a worker that outlives them. The caller stops the worker."""
     limits = LocalLimits(
         max_running_requests=config.max_running_requests,
@@ -152,6 +124,5 @@ def build_local(
         max_torch_threads=config.max_torch_threads,
         boot_timeout_s=config.boot_limit_s("local"),
     )
-    return LocalSampler(worker, job, limits, sampling_seed), LocalTrainer(
-        worker, train_timeout_s=config.train_timeout_s
-    )
+    trainer = ProcessTrainer(worker, train_timeout_s=config.train_timeout_s, checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S)
+    return LocalSampler(worker, job, limits, sampling_seed), trainer

@@ -227,12 +227,12 @@ class Worker:
             Path(args), step=session.step, weight_version=session.sampler.weight_version, tokenizer=tokenizer
         )
 
-    def _restore(self, call_id: int, args: Any) -> list[int]:
+    def _restore(self, call_id: int, args: Any) -> dict[str, int]:
         session = self._require_session()
         info = self._learner_of(session).load(Path(args))
         session.step = info.step
         self._publish(session, info.weight_version)
-        return [info.step, info.weight_version]
+        return {"step": info.step, "version": info.weight_version}
 
     def _write_weights(self, call_id: int, args: Any) -> str:
         """Write the current weights as a file for a sampler in another process, and return its path."""

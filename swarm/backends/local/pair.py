@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.local.engine import LocalSampler, LocalTrainer, build_local
-from swarm.backends.pairing import first_death, start_in_turns, start_together
+from swarm.backends.local.engine import CHECKPOINT_TIMEOUT_S, LocalSampler, build_local
+from swarm.backends.pairing import Pair, PairedTrainer
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.adapter import load_adapter
 from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
@@ -21,91 +18,46 @@ from swarm.backends.threads import choose_threads
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.model_path import stored_dtype, stored_parameters
-from swarm.sampler import SamplerInfo
-from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
 
 BOOT_LIMIT_OF: Final = "verl"
 """Engine whose default limit of a start applies: the sampler takes the same time in both."""
 
 
-class PublishingTrainer:
-    """Implementation of `swarm.trainer.base.Trainer` by the local trainer.
+class PublishingTrainer(PairedTrainer):
+    """The local trainer, every version of which also reaches the sampler as a file."""
 
-    Every version also reaches the sampler as a file.
-    """
-
-    def __init__(self, local: LocalTrainer, worker: WorkerProcess, handover: Handover, directory: Path) -> None:
-        """Wrap the local trainer. Weights are written below `directory`, which is in shared memory."""
-        self._local = local
-        self._worker = worker
-        self._handover = handover
+    def __init__(self, loaded: LocalSampler, handover: Handover, directory: Path, *, train_timeout_s: float) -> None:
+        """Train the model that `loaded` loads. Weights are written below `directory`, which is in shared memory."""
+        super().__init__(
+            loaded.worker,
+            train_timeout_s=train_timeout_s,
+            checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S,
+            handover=handover,
+        )
+        self._loaded = loaded
         self.directory = directory
 
-    def discard_versions(self) -> None:
-        """Remove earlier versions from shared memory, at a start from the base model and at the end."""
-        self._handover.forget()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    async def train(self, batch: TrainBatch) -> StepReport:
-        async with self._handover.sampler_asleep():
-            report = await self._local.train(batch)
-        began = time.perf_counter()
-        await self._let_out(report.weight_version)
-        published = {"timing_s/publish_weights": time.perf_counter() - began}
-        return replace(report, metrics={**report.metrics, **published})
-
-    async def save(self, directory: Path) -> None:
-        async with self._handover.sampler_asleep():
-            await self._local.save(directory)
-
-    async def load(self, directory: Path) -> WeightVersion:
-        async with self._handover.sampler_asleep():
-            loaded = await self._local.load(directory)
-        await self._let_out(loaded)
-        return loaded
-
-    async def _let_out(self, loaded: WeightVersion) -> None:
-        path = await self._worker.call("write_weights", str(self.directory.resolve()), timeout_s=PUBLISH_TIMEOUT_S)
-        await self._handover.hand_over(WeightFile(Path(path), loaded.version))
-
-
-@dataclass(frozen=True, slots=True)
-class LocalPair:
-    """Implementation of `swarm.sampler.Sampler` by the sampler, which also starts and stops the worker."""
-
-    sampler: ReplicaSampler
-    trainer: PublishingTrainer
-    worker: WorkerProcess
-    loaded: LocalSampler
-    colocated: bool
-
-    async def start(self) -> SamplerInfo:
-        """Start both at the base model, version 0. Raise JobInvalid, EngineFailure, EngineLost."""
-        self.trainer.discard_versions()
-        if self.colocated:
-            return await start_in_turns(self.sampler, self.loaded.start)
-        return await start_together(self.sampler.start(), self.loaded.start())
+    async def start(self) -> None:
+        self._discard_versions()
+        await self._loaded.start()
 
     async def stop(self) -> None:
-        await asyncio.gather(self.sampler.stop(), self.loaded.stop())
-        self.trainer.discard_versions()
+        await self._loaded.stop()
+        self._discard_versions()
 
     async def end(self) -> None:
-        """End both processes, even if they hang."""
-        await asyncio.gather(self.sampler.stop(), self.worker.stop())
-        self.trainer.discard_versions()
+        await super().end()
+        self._discard_versions()
 
-    def generate(
-        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
-    ) -> AsyncGenerator[TokenDelta, None]:
-        return self.sampler.generate(request_id, prompt_ids, params)
+    async def _publish(self, answer: Any, handover: Handover) -> None:
+        path = await self.process.call("write_weights", str(self.directory.resolve()), timeout_s=PUBLISH_TIMEOUT_S)
+        await handover.hand_over(WeightFile(Path(path), answer["version"]))
 
-    async def died(self) -> str:
-        """Wait until a new start is needed, and return the reason.
-
-        Either the worker has ended, or no replica can be kept alive.
-        """
-        return await first_death(self.sampler.died(), self.worker.died())
+    def _discard_versions(self) -> None:
+        """Remove earlier versions from shared memory, at a start from the base model and at the end."""
+        if self._handover is not None:
+            self._handover.forget()
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def build_pair(
@@ -116,7 +68,7 @@ def build_pair(
     worker: WorkerProcess,
     log_directory: Path,
     sampling_seed: Callable[[], Sequence[int]],
-) -> LocalPair:
+) -> Pair[PublishingTrainer]:
     """Return the pair of a resolved job and the sampler of this name, not yet started.
 
     Raise CheckpointError for damaged weight files.
@@ -131,11 +83,11 @@ def build_pair(
         limits=SamplerLimits(boot_timeout_s=config.boot_limit_s(BOOT_LIMIT_OF), threads=threads),
         sampling_seed=sampling_seed,
     )
-    loaded, local = build_local(exact, config, worker, sampling_seed=lambda: [job.seed])
+    loaded, _ = build_local(exact, config, worker, sampling_seed=lambda: [job.seed])
     shares: dict[str, Any] = {"suspend": replicas.suspend, "resume": replicas.resume}
     handover = Handover(replicas.publish, **(shares if settings.layout.colocated else {}))
-    trainer = PublishingTrainer(local, worker, handover, shared_memory_of(config.home))
-    return LocalPair(replicas, trainer, worker, loaded, settings.layout.colocated)
+    trainer = PublishingTrainer(loaded, handover, shared_memory_of(config.home), train_timeout_s=config.train_timeout_s)
+    return Pair(replicas, trainer, settings.layout.colocated)
 
 
 def sampler_settings(job: TrainJob, sampler: str, model_directory: Path, *, max_running: int) -> SamplerSettings:

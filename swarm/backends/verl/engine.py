@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from omegaconf import OmegaConf
 
-from swarm.backends.pairing import first_death, start_in_turns, start_together
-from swarm.backends.process.wire import pack_batch
+from swarm.backends.pairing import Pair, PairedTrainer
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, Publish, Step, nothing, shared_memory_of
 from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings, WeightBroadcast, WeightFile
@@ -23,8 +21,7 @@ from swarm.backends.verl.configuration import VerlSettings, merge_settings, samp
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.job import TrainJob
-from swarm.sampler import EngineLost, SamplerInfo
-from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
+from swarm.sampler import EngineLost
 
 CHECKPOINT_TIMEOUT_S: Final = 3600.0
 """Time to write or read the shards of a large model and its optimizer, on shared storage."""
@@ -41,8 +38,8 @@ class VerlLimits:
     publish_timeout_s: float = PUBLISH_TIMEOUT_S
 
 
-class VerlTrainer:
-    """Implementation of `swarm.trainer.base.Trainer` on a driver process. The builder of that process stops it.
+class VerlTrainer(PairedTrainer):
+    """The trainer of a driver process.
 
     `suspend` and `resume` put a sampler on the same GPUs to sleep while the trainer uses them.
     """
@@ -59,21 +56,23 @@ class VerlTrainer:
         suspend: Step = nothing,
         resume: Step = nothing,
     ) -> None:
-        self.driver = driver
+        handover = Handover(publish, limit_s=limits.publish_timeout_s, suspend=suspend, resume=resume)
+        super().__init__(
+            driver,
+            train_timeout_s=limits.train_timeout_s,
+            checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S,
+            handover=handover,
+        )
         self._job = job
         self._model_directory = model_directory
         self._config = config
-        self._publish = publish
+        self._send = publish
         self._limits = limits
-        self._handover = Handover(publish, limit_s=limits.publish_timeout_s, suspend=suspend, resume=resume)
         self._is_open = False
 
     async def start(self) -> None:
-        """Build the trainer, or bring a built one back to the base model: weight version 0.
-
-        Raise JobInvalid for a job that verl refuses, EngineFailure, EngineLost.
-        """
-        await self.driver.start()
+        """Build the trainer, or bring a built one back to the base model."""
+        await self.process.start()
         args = {
             "job": self._job.model_dump_json(),
             "model": str(self._model_directory),
@@ -82,48 +81,21 @@ class VerlTrainer:
             "ray_address": self._config.ray_address,
         }
         self._is_open = False
-        await self.driver.call("open", args, timeout_s=self._limits.boot_timeout_s)
-        self._handover.forget()
+        await self.process.call("open", args, timeout_s=self._limits.boot_timeout_s)
+        if self._handover is not None:
+            self._handover.forget()
         self._is_open = True
 
-    async def train(self, batch: TrainBatch) -> StepReport:
-        self._require_open()
-        async with self._handover.sampler_asleep():
-            answer = await self.driver.call("train", pack_batch(batch), timeout_s=self._limits.train_timeout_s)
-        began = time.perf_counter()
-        await self._let_out(answer)
-        published = {"timing_s/publish_weights": time.perf_counter() - began}
-        return StepReport(
-            batch_id=batch.batch_id,
-            step=batch.step,
-            weight_version=WeightVersion(version=answer["version"], step=batch.step, published_at=time.time()),
-            metrics={**answer["metrics"], **published},
-            advantages=answer["advantages"],
-        )
+    async def _call(self, op: str, args: Any, timeout_s: float) -> Any:
+        if not self._is_open:
+            raise EngineFailure("the verl trainer is not started")
+        return await super()._call(op, args, timeout_s)
 
-    async def save(self, directory: Path) -> None:
-        self._require_open()
-        async with self._handover.sampler_asleep():
-            await self.driver.call("save", str(directory.resolve()), timeout_s=CHECKPOINT_TIMEOUT_S)
-
-    async def load(self, directory: Path) -> WeightVersion:
-        self._require_open()
-        async with self._handover.sampler_asleep():
-            answer = await self.driver.call("load", str(directory.resolve()), timeout_s=CHECKPOINT_TIMEOUT_S)
-        await self._let_out(answer)
-        return WeightVersion(version=answer["version"], step=answer["step"], published_at=time.time())
-
-    async def check(self) -> None:
-        """Ask verl itself whether it accepts the job, without building anything. Raise JobInvalid, EngineFailure."""
-        await self.driver.start()
-        args = {"job": self._job.model_dump_json(), "model": str(self._model_directory)}
-        await self.driver.call("check", args, timeout_s=self._limits.boot_timeout_s)
-
-    async def _let_out(self, answer: Mapping[str, Any]) -> None:
+    async def _publish(self, answer: Any, handover: Handover) -> None:
         """Publish the new version. Raise EngineLost: the driver already has it, and the sampler must follow."""
         version = answer["version"]
         if "broadcast" in answer:
-            await self._handover.within_limit(version, self._broadcast(version, answer["broadcast"]))
+            await handover.within_limit(version, self._broadcast(version, answer["broadcast"]))
             return
         path = Path(answer["weights"])
         if not path.exists():
@@ -131,7 +103,7 @@ class VerlTrainer:
                 f"weight version {version} could not be published: rank 0 of the trainer wrote it on another host: set"
                 " actor_rollout_ref.rollout.checkpoint_engine.backend to nccl"
             )
-        await self._handover.hand_over(WeightFile(path, version))
+        await handover.hand_over(WeightFile(path, version))
 
     async def _broadcast(self, version: int, meeting: Mapping[str, Any]) -> None:
         """Call trainer and sampler at once, because the samplers wait for rank 0. If one fails, cancel the other."""
@@ -145,17 +117,13 @@ class VerlTrainer:
             dtypes=dtypes,
             shapes=tuple(tuple(shape) for shape in shapes),
         )
-        sending = asyncio.ensure_future(self.driver.call("send", version, timeout_s=self._limits.publish_timeout_s))
-        receiving = asyncio.ensure_future(self._publish(source))
+        sending = asyncio.ensure_future(self.process.call("send", version, timeout_s=self._limits.publish_timeout_s))
+        receiving = asyncio.ensure_future(self._send(source))
         try:
             await asyncio.gather(sending, receiving)
         finally:
             for each in (sending, receiving):
                 each.cancel()
-
-    def _require_open(self) -> None:
-        if not self._is_open:
-            raise EngineFailure("the verl trainer is not started")
 
 
 def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerProcess:
@@ -177,49 +145,13 @@ def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerP
     return WorkerProcess(command, log_path, environment, stop_timeout_s=STOP_TIMEOUT_S)
 
 
-@dataclass(frozen=True, slots=True)
-class VerlPair:
-    """Implementation of `swarm.sampler.Sampler` by the sampler, which also starts and stops the trainer."""
-
-    sampler: ReplicaSampler
-    trainer: VerlTrainer
-    driver: WorkerProcess
-    colocated: bool
-    one_after_the_other: bool = False
-
-    async def start(self) -> SamplerInfo:
-        """Start both at the base model, and keep living processes. Raise JobInvalid, EngineFailure, EngineLost."""
-        if self.colocated:
-            return await start_in_turns(self.sampler, self.trainer.start)
-        if self.one_after_the_other:
-            # The trainer takes whole nodes of the cluster, so it must find them before the replicas fill the rest.
-            await self.trainer.start()
-            return await self.sampler.start()
-        return await start_together(self.sampler.start(), self.trainer.start())
-
-    async def stop(self) -> None:
-        await asyncio.gather(self.sampler.stop(), self.driver.stop())
-
-    def generate(
-        self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
-    ) -> AsyncGenerator[TokenDelta, None]:
-        return self.sampler.generate(request_id, prompt_ids, params)
-
-    async def died(self) -> str:
-        """Wait until a new start is needed, and return the reason.
-
-        Either the trainer has ended, or no replica can be kept alive.
-        """
-        return await first_death(self.sampler.died(), self.driver.died())
-
-
 def build_verl(
     job: TrainJob,
     model_directory: Path,
     config: ServerConfig,
     log_directory: Path,
     sampling_seed: Callable[[], Sequence[int]] | None = None,
-) -> VerlPair:
+) -> Pair[VerlTrainer]:
     """Return the pair of a resolved job, not yet started.
 
     Raise JobInvalid for settings that verl or the service refuses.
@@ -247,9 +179,8 @@ def build_verl(
         limits=VerlLimits(boot_timeout_s=boot_timeout_s, train_timeout_s=config.train_timeout_s),
         **(shares if settings.layout.colocated else {}),
     )
-    return VerlPair(
-        sampler, trainer, driver, settings.layout.colocated, one_after_the_other=config.ray_address is not None
-    )
+    # The trainer takes whole nodes of a cluster, so it must find them before the replicas fill the rest.
+    return Pair(sampler, trainer, settings.layout.colocated, trainer_first=config.ray_address is not None)
 
 
 def check_cluster(merged: VerlSettings, config: ServerConfig) -> None:

@@ -18,7 +18,8 @@ import psutil
 import pytest
 from constrained_rollouts import NEXT, OTHER_END, PERSON, TOOL_CALL, Sampled, make_batch, make_turn
 
-from swarm.backends.local.engine import LocalSampler, LocalTrainer, build_local, build_worker
+from swarm.backends.local.engine import LocalSampler, build_local, build_worker
+from swarm.backends.pairing import ProcessTrainer
 from swarm.config import ServerConfig
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
 from swarm.job import TrainJob
@@ -129,7 +130,7 @@ async def test_bad_grammars_and_biases_are_refused_by_reason(sampler: LocalSampl
 
 
 @pytest.fixture
-async def pair(sampler: LocalSampler) -> AsyncIterator[tuple[LocalSampler, LocalTrainer]]:
+async def pair(sampler: LocalSampler) -> AsyncIterator[tuple[LocalSampler, ProcessTrainer]]:
     """Sampler and trainer of a job of their own, which has the worker for the time of a test."""
     own, trainer = build_local(TrainJob(max_staleness=1, lr=1e-3), ServerConfig(), sampler.worker)
     async with asyncio.timeout(LIMIT_S):
@@ -162,7 +163,7 @@ async def play(sampler: LocalSampler, number: int, turns_params: Sequence[Sampli
 
 
 async def test_a_batch_of_schema_turns_and_forced_tool_calls_shows_no_gap(
-    pair: tuple[LocalSampler, LocalTrainer],
+    pair: tuple[LocalSampler, ProcessTrainer],
 ) -> None:
     sampler, trainer = pair
     stops = (OTHER_END,)
@@ -192,7 +193,7 @@ async def test_a_batch_of_schema_turns_and_forced_tool_calls_shows_no_gap(
 
 @pytest.mark.slow
 async def test_turns_that_new_weights_met_in_mid_grammar_are_followed_too(
-    pair: tuple[LocalSampler, LocalTrainer],
+    pair: tuple[LocalSampler, ProcessTrainer],
 ) -> None:
     sampler, trainer = pair
     long = SamplingParams(900, grammar=Grammar(GrammarKind.REGEX, "(abc|[0-9]){400,}"))

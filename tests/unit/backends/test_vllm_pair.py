@@ -15,7 +15,8 @@ from contract.test_trainer_contract import make_batch
 from vllm_stand_in import StandIns, complete, expected_tokens
 
 from swarm.backends.local.engine import build_local, build_worker
-from swarm.backends.local.pair import LocalPair, PublishingTrainer, build_pair, sampler_settings
+from swarm.backends.local.pair import PublishingTrainer, build_pair, sampler_settings
+from swarm.backends.pairing import Pair
 from swarm.backends.replicas.handover import Handover, shared_memory_of
 from swarm.backends.replicas.layout import WeightFile
 from swarm.config import ServerConfig
@@ -65,7 +66,7 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
 
 
 @pytest.fixture
-async def pair(stand_ins: StandIns, tmp_path: Path) -> AsyncIterator[LocalPair]:
+async def pair(stand_ins: StandIns, tmp_path: Path) -> AsyncIterator[Pair[PublishingTrainer]]:
     config = ServerConfig(home=tmp_path / "home", sampler_pythons={"vllm": Path(sys.executable)})
     worker = build_worker(config, tmp_path / "worker.log")
     job = TrainJob(sampler="vllm", lr=1e-3).resolve()
@@ -78,12 +79,14 @@ async def pair(stand_ins: StandIns, tmp_path: Path) -> AsyncIterator[LocalPair]:
     assert not made.trainer.directory.exists()
 
 
-def published(pair: LocalPair) -> list[Path]:
+def published(pair: Pair[PublishingTrainer]) -> list[Path]:
     return sorted(pair.trainer.directory.glob("*"))
 
 
 @pytest.mark.slow
-async def test_each_version_is_a_file_in_shared_memory_that_the_next_one_replaces(pair: LocalPair) -> None:
+async def test_each_version_is_a_file_in_memory_that_the_next_one_replaces(
+    pair: Pair[PublishingTrainer],
+) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY, dtype=torch.float32)
     assert published(pair) == []
     report = await pair.trainer.train(await make_batch(pair, step=1))
@@ -116,7 +119,7 @@ async def test_a_server_that_is_killed_leaves_no_weights_in_shared_memory(tmp_pa
 
 
 @pytest.mark.slow
-async def test_a_checkpoint_brings_both_back_to_its_version(pair: LocalPair, tmp_path: Path) -> None:
+async def test_a_checkpoint_brings_both_back_to_its_version(pair: Pair[PublishingTrainer], tmp_path: Path) -> None:
     await pair.trainer.train(await make_batch(pair, step=1))
     before = load_file(published(pair)[0])
     await pair.trainer.save(tmp_path / "step-1")
@@ -128,16 +131,16 @@ async def test_a_checkpoint_brings_both_back_to_its_version(pair: LocalPair, tmp
     assert set((await complete(pair.sampler, PROMPT)).versions) == {1}
 
 
-async def test_the_pair_is_dead_when_the_worker_is(pair: LocalPair) -> None:
-    assert pair.worker.pid is not None
-    os.kill(pair.worker.pid, signal.SIGKILL)
+async def test_the_pair_is_dead_when_the_worker_is(pair: Pair[PublishingTrainer]) -> None:
+    assert pair.trainer.process.pid is not None
+    os.kill(pair.trainer.process.pid, signal.SIGKILL)
     async with asyncio.timeout(LIMIT_S):
         assert "signal" in await pair.died() or "SIGKILL" in await pair.died()
 
 
 @pytest.mark.slow
 async def test_a_sampler_that_does_not_take_a_version_is_started_again_with_it(
-    pair: LocalPair, stand_ins: StandIns
+    pair: Pair[PublishingTrainer], stand_ins: StandIns
 ) -> None:
     batch = await make_batch(pair, step=1)
     stand_ins.tell(refuses="/update_weights")
@@ -165,10 +168,10 @@ async def test_on_one_device_vllm_sleeps_while_the_worker_loads_and_trains(stand
     config = ServerConfig(home=tmp_path / "home")
     sampler = stand_ins.sampler(layout={"colocated": True})
     worker = build_worker(config, tmp_path / "worker.log")
-    loaded, local = build_local(TrainJob(lr=1e-3).resolve(), config, worker)
+    loaded, _ = build_local(TrainJob(lr=1e-3).resolve(), config, worker)
     handover = Handover(sampler.publish, suspend=sampler.suspend, resume=sampler.resume)
-    trainer = PublishingTrainer(local, worker, handover, shared_memory_of(config.home))
-    pair = LocalPair(sampler, trainer, worker, loaded, colocated=True)
+    trainer = PublishingTrainer(loaded, handover, shared_memory_of(config.home), train_timeout_s=LIMIT_S)
+    pair = Pair(sampler, trainer, colocated=True)
     async with asyncio.timeout(LIMIT_S):
         await pair.start()
         await pair.trainer.train(await make_batch(pair, step=1))

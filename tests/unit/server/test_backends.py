@@ -12,7 +12,7 @@ import pytest
 
 from swarm.backends.base import Backend, Backends
 from swarm.backends.local.engine import LocalSampler
-from swarm.backends.local.pair import LocalPair
+from swarm.backends.pairing import Pair
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.external_samplers import EXTERNAL_SAMPLERS
@@ -64,7 +64,7 @@ def test_auto_is_local_up_to_one_gpu_and_verl_beyond(tmp_path: Path) -> None:
     ("given", "has_vllm", "samples"),
     [
         ({}, True, LocalSampler),
-        ({"n_gpu": 1}, True, LocalPair),
+        ({"n_gpu": 1}, True, Pair),
         ({"n_gpu": 1}, False, LocalSampler),
         ({"n_gpu": 1, "lora_rank": 4}, True, LocalSampler),
         ({"n_gpu": 1, "model": "nano"}, True, LocalSampler),

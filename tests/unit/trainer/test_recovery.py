@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.local.engine import LocalSampler, LocalTrainer, build_local, build_worker
+from swarm.backends.local.engine import LocalSampler, build_local, build_worker
+from swarm.backends.pairing import ProcessTrainer
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
 from swarm.errors import CheckpointError, NotFound
@@ -49,7 +50,7 @@ class Trained:
     """A run of STEPS steps with checkpoints of steps 2 and 4, and its weights at the end in `final`."""
 
     sampler: LocalSampler
-    trainer: LocalTrainer
+    trainer: ProcessTrainer
     worker: WorkerProcess
     job: TrainJob
     final: Path

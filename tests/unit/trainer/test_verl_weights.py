@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def tied_weights() -> Iterator[tuple[str, torch.Tensor]]:
+def tied_weights() -> Generator[tuple[str, torch.Tensor]]:
     shared = torch.arange(6.0).reshape(2, 3)
     yield "model.embed_tokens.weight", shared
     yield "lm_head.weight", shared
@@ -72,7 +72,7 @@ async def test_file_is_whole_in_the_samplers_precision_with_the_tied_head(tmp_pa
 async def test_other_ranks_help_to_gather_and_write_nothing(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def watched() -> Iterator[tuple[str, torch.Tensor]]:
+    def watched() -> Generator[tuple[str, torch.Tensor]]:
         for name, tensor in tied_weights():
             asked.append(name)
             yield name, tensor
@@ -128,7 +128,7 @@ async def test_step_is_done_only_when_the_sampler_has_the_weights(tmp_path: Path
     assert told == [WeightFile(tmp_path / "v1", 1)]
     assert report.weight_version.version == 1
     assert report.metrics["timing_s/publish_weights"] >= 0.05
-    await trainer.driver.stop()
+    await trainer.process.stop()
 
 
 @pytest.mark.parametrize("how", ["refuses", "hangs"])
@@ -142,7 +142,7 @@ async def test_weights_that_do_not_reach_the_sampler_lose_the_engine(tmp_path: P
     await trainer.start()
     with pytest.raises(EngineLost, match="no replica is left" if how == "refuses" else "was not published within"):
         await trainer.train(BATCH)
-    await trainer.driver.stop()
+    await trainer.process.stop()
 
 
 async def test_broadcast_is_sent_while_the_samplers_wait_for_it(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_broadcast_is_sent_while_the_samplers_wait_for_it(tmp_path: Path) 
     await trainer.start()
     await trainer.train(BATCH)
     assert told == [WeightBroadcast(4, "10.0.0.1", 1234, 3, ("a", "b"), ("bfloat16", "int64"), ((2, 3), (4,)))]
-    await trainer.driver.stop()
+    await trainer.process.stop()
 
 
 async def test_sampler_on_the_same_gpus_sleeps_while_the_trainer_works(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_sampler_on_the_same_gpus_sleeps_while_the_trainer_works(tmp_path:
 
     trainer = make_trainer(tmp_path, noting("publish"), trained(tmp_path / "v1"))
     trainer = VerlTrainer(
-        trainer.driver,
+        trainer.process,
         TrainJob(engine="verl"),
         BUNDLED_DIRECTORY,
         ServerConfig(home=tmp_path),
@@ -188,7 +188,7 @@ async def test_sampler_on_the_same_gpus_sleeps_while_the_trainer_works(tmp_path:
     await trainer.start()
     await trainer.train(BATCH)
     assert order == ["suspend", "resume", "publish"]
-    await trainer.driver.stop()
+    await trainer.process.stop()
 
 
 async def test_weights_on_another_host_are_told_apart(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ async def test_weights_on_another_host_are_told_apart(tmp_path: Path) -> None:
     await trainer.start()
     with pytest.raises(EngineLost, match="on another host"):
         await trainer.train(BATCH)
-    await trainer.driver.stop()
+    await trainer.process.stop()
 
 
 async def test_trainer_that_was_not_started_says_so(tmp_path: Path) -> None:

@@ -81,8 +81,7 @@ class Operations:
             "train": self._train,
             "send": self._send,
             "save": self._save,
-            "load": self._load,
-            "check": _check,
+            "restore": self._restore,
         }
         return operations[op](args)
 
@@ -239,7 +238,7 @@ class Operations:
             save=lambda draft: session.trainer.save(draft, session.step),
         )
 
-    def _load(self, args: str) -> dict[str, Any]:
+    def _restore(self, args: str) -> dict[str, Any]:
         session = self._require_session()
         info = read_checkpoint(Path(args), _origin(session.settings))
         try:
@@ -253,11 +252,6 @@ class Operations:
         if self._session is None:
             raise EngineFailure("the driver has no job open")
         return self._session
-
-
-def _check(args: Mapping[str, Any]) -> None:
-    """Check that verl itself accepts a job. Raise JobInvalid."""
-    validate(merge_settings(TrainJob.model_validate_json(args["job"]), Path(args["model"])))
 
 
 def _minibatches(rows: Sequence[Row], sequences: Sequences, job: TrainJob, step: int) -> list[MiniBatch]:

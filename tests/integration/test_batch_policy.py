@@ -34,30 +34,6 @@ def attempt(http: httpx.Client, task_id: str, reward: float = 1.0, **body: Any) 
     end(http, begin(http, **body), task_id=task_id, reward=reward, call=True)
 
 
-def test_a_changed_policy_holds_from_the_next_batch_on(connect: Connect) -> None:
-    with connect() as http:
-        attempt(http, "t0")
-        reply = http.patch("/v1/swarm/batch/policy", json={"num_repeat": 3})
-        assert reply.status_code == 200, reply.text
-        assert (reply.json()["active"]["num_repeat"], reply.json()["next"]["num_repeat"]) == (2, 3)
-        attempt(http, "t0")
-        wait_for_step(http, 1)
-        assert http.get("/v1/swarm/batch/policy").json()["next"] is None
-        for _ in range(2):
-            attempt(http, "t1")
-        time.sleep(0.2)
-        assert http.get("/v1/swarm/status").json()["step"] == 1
-        attempt(http, "t1")
-        wait_for_step(http, 2)
-
-
-def test_a_wrong_policy_is_refused_with_the_reason(connect: Connect) -> None:
-    with connect() as http:
-        reply = http.patch("/v1/swarm/batch/policy", json={"mixture": {"math": 0.4, "code": 0.4}})
-        assert reply.status_code == 400
-        assert "sum to 1" in reply.json()["error"]["message"]
-
-
 def test_a_fast_client_cannot_take_the_share_of_a_slow_one(connect: Connect) -> None:
     """Each batch holds three tasks of one source and one of the other, though the latter comes as fast as it can."""
     with connect(batch_size=4, mixture={"math": 0.75, "code": 0.25}, total_steps=4) as http:
@@ -94,13 +70,6 @@ def feed(url: str, source: str, pause_s: float) -> None:
             number += 1
 
 
-def test_a_source_outside_the_mixture_is_refused_by_name(connect: Connect) -> None:
-    with connect(batch_size=2, mixture={"math": 0.5, "code": 0.5}) as http:
-        reply = http.post("/v1/swarm/episodes/begin", json={"data_source": "terminal"})
-        assert reply.status_code == 400
-        assert "terminal" in reply.json()["error"]["message"]
-
-
 def test_the_batch_trains_as_soon_as_every_living_client_agrees(connect: Connect) -> None:
     with connect(stop_rule="all_clients_agree") as http:
         for name in ("a", "b"):
@@ -113,12 +82,3 @@ def test_the_batch_trains_as_soon_as_every_living_client_agrees(connect: Connect
         assert agree.json() == {"agreed": ["a", "b"], "will_close": True}
         wait_for_step(http, 1)
         assert http.get("/v1/swarm/status").json()["pool"]["agreed"] == []
-
-
-def test_a_batch_that_waits_too_long_trains_what_it_has(connect: Connect) -> None:
-    with connect(batch_size=8, batch_timeout_s=0.6) as http:
-        began = time.monotonic()
-        for reward in (0.0, 1.0):
-            attempt(http, "lonely", reward)
-        wait_for_step(http, 1)
-        assert time.monotonic() - began >= 0.6

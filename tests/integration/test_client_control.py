@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +11,7 @@ import httpx
 import pytest
 from tests_support import wait_for_step
 
-from swarm import EpisodeEnded, Forbidden, SwarmClient, Task, TrainJob, WorkflowOutput
+from swarm import Forbidden, SwarmClient, Task, TrainJob, WorkflowOutput
 from swarm.errors import BadRequest
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=600)
@@ -120,19 +117,6 @@ def test_one_client_agrees_and_the_batch_is_trained(start_server: Any) -> None:
         assert client.wait_until_step(1, timeout=60).step == 1
 
 
-def test_reward_is_revised_until_the_batch_is_closed(client: SwarmClient) -> None:
-    task = Task("q", "t-0")
-    episode_id = run_episode(client, task, 0.0, turn_rewards=(0.5,))
-    assert client.episode(episode_id).episode.turn_rewards == [0.5]
-    view = client.revise_reward(episode_id, 1.0, reason="the judge came late", turn_rewards=(0.25,))
-    assert (view.reward, view.turn_rewards) == (1.0, [0.25])
-    run_episode(client, task, 0.0)
-    run_batch(client, "u", tasks=1)
-    client.wait_until_step(1, timeout=60)
-    with pytest.raises(EpisodeEnded):
-        client.revise_reward(episode_id, 0.0, reason="too late")
-
-
 def test_a_checkpoint_is_loaded_and_the_curve_starts_from_there(client: SwarmClient) -> None:
     run_batch(client, "a")
     client.wait_until_step(1, timeout=60)
@@ -145,42 +129,6 @@ def test_a_checkpoint_is_loaded_and_the_curve_starts_from_there(client: SwarmCli
     wait_until(lambda: client.status().state == "ROLLING")
     assert client.status().step == 1
     assert "weights.rewound" in [event.kind for event in client.past_events()]
-
-
-def test_events_tell_what_happens_as_it_happens(client: SwarmClient) -> None:
-    events = client.events()
-    assert next(events).event_id == client.past_events()[0].event_id
-    run_batch(client, "a")
-    kinds = {event.kind for event in itertools.takewhile(lambda event: event.kind != "batch.trained", events)}
-    assert "batch.closed" in kinds
-    events.close()
-
-
-def test_a_living_client_keeps_its_silent_episodes_and_a_dead_one_loses_them_soon(client: SwarmClient) -> None:
-    kept, _ = client.begin_episode(lease_s=LEASE_S)
-    hung, _ = client.begin_episode(discard_episode_timeout=LEASE_S + 1, lease_s=LEASE_S)
-    dying = """
-        import sys, time
-        from swarm import SwarmClient
-
-        client = SwarmClient(sys.argv[1], client_id="dying")
-        print(client.begin_episode(lease_s=float(sys.argv[2]))[0], flush=True)
-        time.sleep(60)
-    """
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(dying), client.url, str(LEASE_S)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        lost = process.stdout.readline().strip()
-        time.sleep(LEASE_S + 1)
-        assert client.episode(lost).episode.state == "running"
-        process.kill()
-    wait_until(lambda: client.episode(lost).episode.state == "expired")
-    assert client.episode(lost).episode.outcome == "lease_expired"
-    wait_until(lambda: client.episode(hung).episode.state == "expired")
-    with pytest.raises(EpisodeEnded, match="idle_timeout"):
-        client.end_episode(Task("q", "t"), hung, WorkflowOutput(1.0))
-    assert client.end_episode(Task("q", "t"), kept, WorkflowOutput(1.0)).state == "completed"
 
 
 def test_training_waits_for_nobody_who_is_dead(client: SwarmClient) -> None:

@@ -33,7 +33,15 @@ def groups_by_batch(client: SwarmClient) -> dict[str, Counter[str | None]]:
     return found
 
 
-@pytest.mark.parametrize(("workers", "is_named"), [(1, True), (16, True), (64, True), (200, True), (1, False)])
+@pytest.mark.parametrize(
+    ("workers", "is_named"),
+    [
+        pytest.param(1, True, marks=pytest.mark.slow),
+        (64, True),
+        pytest.param(200, True, marks=pytest.mark.slow),
+        (1, False),
+    ],
+)
 def test_so_many_tasks_make_so_many_batches_whatever_the_number_of_workers(
     start_server: Any, workers: int, is_named: bool
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,7 +19,6 @@ from swarm.errors import (
     IdempotencyMismatch,
     IllegalTransition,
     JobInvalid,
-    NotFound,
     TrainingComplete,
     Unavailable,
 )
@@ -147,23 +145,6 @@ def test_open_episode_left_without_a_result_is_aborted(rolling: SwarmClient) -> 
     assert rolling.episode(episode.episode_id).episode.outcome == "no_result"
 
 
-def test_heartbeat_keeps_a_silent_episode_alive(rolling: SwarmClient) -> None:
-    kept, _ = rolling.begin_episode(discard_episode_timeout=4.0)
-    lost, _ = rolling.begin_episode(discard_episode_timeout=4.0)
-    while rolling.episode(lost).episode.state is not EpisodeState.EXPIRED:
-        time.sleep(0.25)
-        rolling.heartbeat(kept)
-    with pytest.raises(EpisodeEnded):
-        rolling.heartbeat(lost)
-    assert not rolling.end_episode(TASKS[0], kept, WorkflowOutput(1.0)).replayed
-
-
-def test_unknown_episode_is_not_found(rolling: SwarmClient) -> None:
-    for call in (rolling.episode, rolling.abort_episode):
-        with pytest.raises(NotFound):
-            call("nobody")
-
-
 def test_waiting_for_a_step_ends_with_the_reason(rolling: SwarmClient) -> None:
     with pytest.raises(Unavailable, match="step 1"):
         rolling.wait_until_step(1, timeout=0.3)
@@ -254,15 +235,3 @@ def test_async_client_does_the_same(server_url: str, answer: Agent) -> None:
             return len((await client.episode(episode.episode_id)).turns), str(detail.episode.state)
 
     assert asyncio.run(asyncio.wait_for(use(), 60)) == (1, "aborted")
-
-
-def test_thirty_two_threads_train_without_losing_an_episode(client: SwarmClient, answer: Agent) -> None:
-    job = JOB.model_copy(update={"batch_size": 8, "num_repeat": 8, "total_steps": 2})
-    client.auto_sync_train_config_and_start_engine(job)
-    attempts = [Task(f"say {n % 8}", f"say/{n % 8}") for n in range(400)]
-    runs = run_episodes_until_all_complete(
-        attempts, lambda task: train_one_episode(client, answer, task), max_workers=32
-    )
-    assert runs.training_complete
-    assert runs.failures == ()
-    assert client.wait_until_step(2, timeout=30).step == 2

@@ -351,44 +351,8 @@ def _check_precision(report: Report) -> Iterator[str]:
     text = report.text
     if found := re.search(r"\bp = 0(?:\.0+)?(?![.\d])", text):
         yield f"says {found[0]}"
-    tables = [*report.page.sections.values()]
-    for row in (row for section in tables for rows in section.tables for row in rows):
-        if any(re.fullmatch(r"0(\.0+)?", row.get(column, "")) for column in ("p", "p corrected")):
-            yield f"a p value is 0: {row}"
     if found := re.search(r"(better|worse) than \S+?(?: by|:) [+-]?0\.0+(?![\d])", text):
         yield f"says {found[0]}"
-    for name, new, old in re.findall(r"(\S+) (\S+) in place of (\S+?)[,.]", report["Recommendation"].text):
-        if new == old or old in ("None", "null"):
-            yield f"{name} {new} in place of {old}"
-
-
-def _check_tested(report: Report) -> Iterator[str]:
-    pairs = [
-        set(pair)
-        for pair in re.findall(
-            r"(a\d) against (a\d)",
-            "".join(line for line in report["Limitations"].lines if line.startswith("Not tested")),
-        )
-    ]
-    for line in report["Hypotheses"].lines:
-        named = set(re.findall(r"\ba\d\b", line.split(" so ")[0].split("Prediction")[0]))
-        if re.search(r"\b(supported|refuted)\b", line) and any(pair <= named for pair in pairs):
-            yield f"not tested, and judged: {line}"
-    needed = re.compile(
-        r"runs per arm in place of|more (?:runs|seeds) (?:would|are)|would be needed|seeds per arm would"
-    )
-    elsewhere = [
-        name
-        for name, part in report.page.sections.items()
-        if name not in ("Recommendation", "Decisions") and needed.search(_own_words(part.text))
-    ]
-    if elsewhere or len(needed.findall(report["Recommendation"].text)) > 1:
-        yield f"how many runs are needed is said in several places: {elsewhere}"
-    for more, has in re.findall(r"about (\d+) runs per arm in place of (\d+)", report["Recommendation"].text):
-        if int(more) <= int(has) or int(has) > min(
-            (len(arm.values) for arm in report.arms.values() if arm.verdict in ("inconclusive", "baseline")), default=0
-        ):
-            yield f"{more} runs in place of {has}"
 
 
 def _check_test(report: Report) -> Iterator[str]:
@@ -419,7 +383,6 @@ CHECKS: Sequence[Callable[[Report], Iterator[str]]] = (
     _check_verdicts,
     _check_advice,
     _check_precision,
-    _check_tested,
     _check_test,
 )
 

@@ -103,18 +103,6 @@ def count_passing(
     return PassCount(tuple(check.at_least <= count <= most for count in counts))
 
 
-def passes(
-    check: ManipulationCheck,
-    transcript: AttemptTranscript,
-    *,
-    folder: Path,
-    server_url: str,
-    sandbox: Sandbox | None,
-) -> bool:
-    """Return whether one transcript passes a check. Raises SandboxUnavailable."""
-    return count_passing(check, [transcript], folder=folder, server_url=server_url, sandbox=sandbox).passed == 1
-
-
 def is_true_of_all(check: ManipulationCheck) -> bool:
     """Return whether a check passes whatever was said, as far as its definition alone shows it."""
     if check.share <= 0:

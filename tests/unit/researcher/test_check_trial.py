@@ -101,7 +101,10 @@ def carry_out(deps: Deps) -> dict[str, ExperimentStatus]:
     return {arm.name: arm.status for arm in deps.store.list_experiments(deps.study_id)}
 
 
-def test_every_foreign_program_is_tried_once_and_the_trial_is_stored(study: Callable[..., Deps]) -> None:
+def test_every_foreign_program_is_tried_once_and_the_trial_is_stored(
+    study: Callable[..., Deps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials_module, "SLOW_ATTEMPT_S", 0.0)
     deps = study({"once": ONCE, "twice": TWICE}, {"twice": ASKS_TWICE})
     assert set(carry_out(deps).values()) == {ExperimentStatus.READY}
 
@@ -112,8 +115,15 @@ def test_every_foreign_program_is_tried_once_and_the_trial_is_stored(study: Call
     assert trials["once"].passed is None and trials["once"].broken == 0
     events = deps.store.list_events(deps.study_id, kind="program.tried", limit=None)
     assert len(events) == 3 and "8 attempts with the base weights" in events[0].message
+    slow = deps.store.list_events(deps.study_id, kind="program.slow", limit=None)
+    assert any("once: an attempt takes" in event.message for event in slow)
     toolbox = build_toolbox(deps.trials().tool_sources(notes=None))
     assert "2 model calls" in toolbox.call("episodes", {"arm": "twice", "which": "trial"})
+    before = deps.store.list_program_trials(deps.study_id)
+    [arm] = [arm for arm in deps.store.list_experiments(deps.study_id) if arm.name == "once"]
+    deps.store.revise_experiment(arm.id, status=ExperimentStatus.DRAFT)
+    check_node.check(deps, first_state(deps.study_id))
+    assert deps.store.list_program_trials(deps.study_id) == before, "a trial that was made is not made again"
 
 
 def test_a_program_that_is_not_what_it_claims_is_repaired_with_its_transcripts(study: Callable[..., Deps]) -> None:
@@ -133,24 +143,6 @@ def test_a_program_that_stays_wrong_is_rejected_and_costs_no_run(study: Callable
     assert carry_out(deps)["silent"] is ExperimentStatus.INVALID
     found = deps.store.find_experiment(deps.study_id, "silent")
     assert found is not None and "rejected by check: trial: its agent asked the model nothing" in str(found.note)
-
-
-def test_a_trial_that_was_made_is_not_made_again(study: Callable[..., Deps]) -> None:
-    deps = study({"once": ONCE}, {})
-    carry_out(deps)
-    [arm] = [arm for arm in deps.store.list_experiments(deps.study_id) if arm.name == "once"]
-    before = deps.store.list_program_trials(deps.study_id)
-    deps.store.revise_experiment(arm.id, status=ExperimentStatus.DRAFT)
-    check_node.check(deps, first_state(deps.study_id))
-    assert deps.store.list_program_trials(deps.study_id) == before
-
-
-def test_slow_attempts_are_a_warning(study: Callable[..., Deps], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials_module, "SLOW_ATTEMPT_S", 0.0)
-    deps = study({"once": ONCE}, {})
-    carry_out(deps)
-    [*_, event] = deps.store.list_events(deps.study_id, kind="program.slow", limit=None)
-    assert "once: an attempt takes" in event.message
 
 
 def test_a_planner_tries_a_draft_on_the_studys_own_server(study: Callable[..., Deps]) -> None:

@@ -15,7 +15,6 @@ from researcher.evaluation.manipulation import (
     check_from_json,
     check_to_json,
     count_passing,
-    passes,
 )
 from researcher.plan import ManipulationCheck, Speaker
 from swarm.sandbox import choose_sandbox
@@ -61,8 +60,6 @@ def test_a_check_counts_what_the_speaker_said(
 ) -> None:
     assert count(check, tmp_path) == PassCount(expected)
     assert count(check, tmp_path).to_json() == {"passed": sum(expected), "total": 2}
-    arguments = {"folder": tmp_path, "server_url": NOWHERE, "sandbox": None}
-    assert passes(check, TWO_ANSWERS, **arguments) == expected[0]
 
 
 def test_a_check_survives_json() -> None:
@@ -78,22 +75,17 @@ def test_a_pattern_without_end_is_ended_and_nothing_passes(tmp_path: Path, monke
     assert counted.to_json()["error"] == counted.error
 
 
-def test_a_pattern_that_is_none_says_why(tmp_path: Path) -> None:
-    counted = count(ManipulationCheck("broken", pattern="(a"), tmp_path)
-    assert counted.passes == (False, False)
-    assert counted.error is not None and "unterminated subpattern" in counted.error
-
-
 @pytest.mark.parametrize(
-    ("code", "reason"),
+    ("check", "reason"),
     [
-        ("def check(transcript):\n    return 1 / 0", "ZeroDivisionError"),
-        ("def other(transcript):\n    return True", "NameError"),
-        ("def check(:", "program.py"),
+        (ManipulationCheck("broken", pattern="(a"), "unterminated subpattern"),
+        (ManipulationCheck("broken", code="def check(transcript):\n    return 1 / 0"), "ZeroDivisionError"),
+        (ManipulationCheck("broken", code="def other(transcript):\n    return True"), "NameError"),
+        (ManipulationCheck("broken", code="def check(:"), "program.py"),
     ],
 )
-def test_a_function_that_fails_says_why(code: str, reason: str, tmp_path: Path) -> None:
-    counted = count(ManipulationCheck("broken", code=code), tmp_path)
+def test_a_check_that_cannot_be_carried_out_says_why(check: ManipulationCheck, reason: str, tmp_path: Path) -> None:
+    counted = count(check, tmp_path)
     assert counted.passes == (False, False)
     assert counted.error is not None and reason in counted.error
 

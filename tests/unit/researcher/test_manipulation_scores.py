@@ -79,12 +79,12 @@ def score(
 
 
 def test_the_final_score_counts_the_attempts_that_pass(
-    store: ExperimentStore, environments: StudyEnvironments, start_server: Any, tmp_path: Path,
+    store: ExperimentStore, environments: StudyEnvironments, start_shared_server: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(scoring, "CHECKED_EPISODES", 6)
     check = ManipulationCheck("it asks twice", speaker=Speaker.MODEL, at_least=2)
-    run = score(store, environments, start_server().url, tmp_path, TWICE, check, Author.LANGUAGE_MODEL)
+    run = score(store, environments, start_shared_server().url, tmp_path, TWICE, check, Author.LANGUAGE_MODEL)
 
     scores = {item.phase: item.details for item in store.list_evaluations(run_ids=[run.id])}
     counted = scores[FINAL][MANIPULATION]
@@ -94,11 +94,11 @@ def test_the_final_score_counts_the_attempts_that_pass(
 
 
 def test_an_arm_without_a_check_has_no_count_and_few_episodes_have_tokens(
-    store: ExperimentStore, environments: StudyEnvironments, start_server: Any, tmp_path: Path,
+    store: ExperimentStore, environments: StudyEnvironments, start_shared_server: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(scoring, "TOKEN_SAMPLES", 3)
-    run = score(store, environments, start_server().url, tmp_path, load("program"), None)
+    run = score(store, environments, start_shared_server().url, tmp_path, load("program"), None)
 
     assert not {MANIPULATION, AUTHORSHIP} & store.list_evaluations(run_ids=[run.id], phase=FINAL)[0].details.keys()
     kept = [store.get_episode(run.id, item.episode_id) for item in store.list_episodes(run.id)]
@@ -106,14 +106,3 @@ def test_an_arm_without_a_check_has_no_count_and_few_episodes_have_tokens(
         of_step = [episode for episode in kept if episode.summary.step == step]
         assert len(of_step) == EPISODES and sum(bool(episode.samples) for episode in of_step) == 3
     assert all(episode.messages for episode in kept)
-
-
-def test_a_check_that_cannot_be_carried_out_leaves_the_score(
-    store: ExperimentStore, environments: StudyEnvironments, start_server: Any, tmp_path: Path
-) -> None:
-    check = ManipulationCheck("broken", pattern="(")
-    run = score(store, environments, start_server().url, tmp_path, load("program"), check)
-
-    [final] = store.list_evaluations(run_ids=[run.id], phase=FINAL)
-    assert final.episodes == EPISODES
-    assert final.details[MANIPULATION]["passed"] == 0 and "cannot be searched" in final.details[MANIPULATION]["error"]

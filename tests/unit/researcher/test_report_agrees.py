@@ -138,10 +138,6 @@ PLANTED: dict[str, Plant] = {
     "runs: another number begun": _said(r"32 runs begun", "31 runs begun"),
     "runs: another number that failed": _said(r"; 2 of the 31 that count failed", "; 0 of the 31 that count failed"),
     "limitations: another number that failed": _said(r"Of the runs, 2 of the 31", "Of the runs, 1 of the 31"),
-    "limitations: not tested, and judged": _said(
-        r"A score has 90 episodes", "Not tested: a2 against a3. A score has 90"
-    ),
-    "recommendation: an unchanged setting": _said(r"num_repeat 4 in place of \d+", "batch_size 16 in place of None"),
     "recommendation: an arm that is not kept": _said(r"Use a3:", "Use a2:"),
     "recommendation: a decided arm is open": _said(r"Not decided: a1", "Not decided: a3, a1"),
     "arms: another mean": _cell("Arms", 0, 5, "0.640"),

@@ -55,7 +55,7 @@ def page(text: str, offset: int) -> str:
 
 def messages_as_text(messages: list[JsonObject], most: int) -> str:
     """Return a conversation, one message after the other, each cut to `most` characters."""
-    return "\n".join(f"[{message.get('role', '?')}] {clip(_content(message), most)}" for message in messages)
+    return "\n".join(f"[{message.get('role', '?')}] {clip(message_as_text(message), most)}" for message in messages)
 
 
 def settings_as_text(settings: Mapping[str, Any]) -> str:
@@ -63,11 +63,14 @@ def settings_as_text(settings: Mapping[str, Any]) -> str:
     return "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in sorted(settings.items()))
 
 
-def _content(message: JsonObject) -> str:
+def message_as_text(message: JsonObject) -> str:
+    """Return the text of a message in the OpenAI shape, then its tool calls."""
     content = message.get("content")
-    text = content if isinstance(content, str) else "" if content is None else json.dumps(content, ensure_ascii=False)
+    parts = content if isinstance(content, list) else [] if content is None else [content]
+    texts = [str(part["text"]) if isinstance(part, dict) and "text" in part else part for part in parts]
+    texts = [text if isinstance(text, str) else json.dumps(text, ensure_ascii=False) for text in texts]
     calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
-    return "\n".join([text, *(f"calls {call.get('name')}({call.get('arguments')})" for call in calls)]).strip()
+    return "\n".join([*texts, *(f"calls {call.get('name')}({call.get('arguments')})" for call in calls)]).strip()
 
 
 def count_of(number: int, what: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from experiments_db import DetailedEvaluation, EpisodeSummary, ExperimentStore, Run
+from experiments_db import DetailedEvaluation, EpisodeSummary, ExperimentStore, JsonObject, Run
 from researcher.phases import BASE, FINAL, MEASURED_ON
+from researcher.planner.texts import message_as_text
 
 MESSAGE_CHARS = 1200
 """The characters of one message that are shown."""
@@ -138,27 +138,11 @@ def _attempts(
     return tuple(opening), first, second
 
 
-def _read(message: Mapping[str, object]) -> ShownMessage:
-    """Return a message in the OpenAI shape as a role and a text of limited length."""
-    parts = [_text_of(message.get("content"))]
-    if isinstance(thought := message.get("reasoning_content"), str) and thought:
-        parts.insert(0, f"(reasoning) {thought}")
-    calls = message.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function", {}) if isinstance(call, dict) else {}
-        parts.append(f"calls {function.get('name')}({function.get('arguments')})")
-    text = "\n".join(part for part in parts if part)
+def _read(message: JsonObject) -> ShownMessage:
+    """Return a message as a role and a text of limited length."""
+    thought, text = message.get("reasoning_content"), message_as_text(message)
+    if thought:
+        text = f"(reasoning) {thought}\n{text}".strip()
     if len(text) > MESSAGE_CHARS:
         text = f"{text[:MESSAGE_CHARS]} … ({len(text) - MESSAGE_CHARS} characters left out)"
     return ShownMessage(str(message.get("role", "?")), text)
-
-
-def _text_of(content: object) -> str:
-    """Return the text of a content, which is a string, a list of parts, or None."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    parts = content if isinstance(content, list) else [content]
-    return "\n".join(
-        str(part["text"]) if isinstance(part, dict) and "text" in part else json.dumps(part, ensure_ascii=False)
-        for part in parts
-    )

@@ -9,12 +9,12 @@ is no gain, or if the excess is as large as the gain: training then raises it wi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Protocol
+from typing import Any
 
 from experiments_db import ProgramTrial
 from researcher.history import Objection, ObjectionKind
@@ -45,12 +45,8 @@ class GradedAttempt:
     grade: Grade
 
 
-class RewardRunner(Protocol):
-    """The way in which the reward of a program is run."""
-
-    def __call__(self, code: str, attempts: Sequence[GradedAttempt]) -> Sequence[float | None]:
-        """Return the reward of each attempt; None for one that the reward breaks."""
-        ...
+RewardRunner = Callable[[str, Sequence[GradedAttempt]], Sequence[float | None]]
+"""Returns the reward of each attempt by the reward of a program; None for one that the reward breaks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ SCORES = {
     "lr=0.0003": {0: 0.41, 1: 0.44, 2: 0.425},
 }
 BASELINE = "lr=0.001"
-HOSTILE = "<script>alert('x')</script> | **bold** [link](http://evil.example) $x$ `code`"
+HOSTILE = "<script>alert('x')</script> <!-- / --> <a id='x'></a> | **bold** [link](http://evil.example) $x$ `code`"
 PROGRAM = "def reward(task, transcript, grade):\n    return grade.score\n"
 PROGRAMS = {BASELINE: PROGRAM, "lr=0.003": PROGRAM.replace("grade.score", f"2 * grade.score  # {HOSTILE}")}
 OPINION = f"It never fails, and would reach 0.99 with more steps. {HOSTILE}"
@@ -271,7 +271,7 @@ def test_seeds_link_to_the_runs_that_count(database, page, store, study_id):
 def test_what_models_and_people_wrote_is_only_text_on_the_page_and_in_any_reader_of_markdown(page, report):
     rendered = Page(MarkdownIt("commonmark").enable("table").render(report.markdown.read_text()))
     for each in (page, rendered):
-        assert "script" not in each.tags
+        assert "script" not in each.tags and "x" not in each.ids
         assert all(link.startswith("#") for link in each.links)
         assert HOSTILE in each.text
     assert [len(row) for row in page.rows] == [len(row) for row in rendered.rows]

@@ -30,7 +30,6 @@ from experiments_db import ArmFailure, ExperimentStore, NoteKind, Outcome, open_
 from researcher.claims import Claim, ClaimKind
 from researcher.loop.nodes.report import write_report
 from researcher.record.scores import read_scores
-from researcher.report import ReportPaths, build_report
 from researcher.report.advice import next_steps
 from researcher.report.answer import answer
 from researcher.report.claims import check_claim
@@ -39,6 +38,7 @@ from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
 from researcher.report.numbers.planner_record import MOST_NOTES
 from researcher.report.summary import summarize
+from researcher.report.write import ReportPaths, build_report
 from researcher.verification.record import StudyRecord
 from researcher.verification.report_check import check_report
 

@@ -29,9 +29,9 @@ from researcher.errors import StudyNotFound
 from researcher.judge import Family, judge
 from researcher.judge.samples import ScoredRun
 from researcher.record.log import StudyLog, to_json
-from researcher.report import ReportPaths, build_report
 from researcher.report.numbers.gather import gather
 from researcher.report.render import without_paths
+from researcher.report.write import ReportPaths, build_report
 
 SCORES = {
     "lr=0.001": {0: 0.52, 1: 0.575, 2: 0.535},

@@ -12,9 +12,9 @@ from generated_study import COLLAPSED, DIVERGED, GeneratedStudy, draw, generate,
 from report_contradictions import Texts, find_contradictions
 
 from experiments_db import ExperimentStore, open_store
-from researcher.report import build_report
 from researcher.report.numbers.gather import gather
 from researcher.report.summary import summarize
+from researcher.report.write import build_report
 
 FEW, MANY, PER_STORE = 8, 528, 20
 """The plan node reads the findings of all studies of a store, so a store of many makes each slower."""

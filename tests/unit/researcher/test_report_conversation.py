@@ -11,9 +11,9 @@ import pytest
 from simulated_study import SimulatedStudy, Simulation
 
 from experiments_db import EpisodeSample, EpisodeSummary, Run
-from researcher.report import build_report
 from researcher.report.conversation import MESSAGE_CHARS, MOST_MESSAGES
 from researcher.report.numbers.gather import gather
+from researcher.report.write import build_report
 
 BEST = "lr=0.003"
 HOSTILE = "<script>alert('x')</script> | **bold** [link](http://evil.example)"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from experiments_db import ArmFailure, Outcome, Verdict
@@ -51,8 +50,7 @@ def answer_relation(facts: StudyFacts) -> Iterator[str]:
         relation = _RELATIONS[asked]
         for item in facts.contrasts:
             if item.contrast.relation is relation:
-                words = _RELATION_ANSWERS[asked](facts, item).of(_outcome(facts, item))
-                yield f"{words} ({item.reason.rstrip('.')})."
+                yield f"{_words_on(facts, item)} ({item.reason.rstrip('.')})."
 
 
 def _outcome(facts: StudyFacts, item: JudgedContrast) -> Outcome:
@@ -105,75 +103,55 @@ def _of_divergence(facts: StudyFacts) -> str:
     return f"Training diverged or collapsed at {join_names(arms)}."
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """The sentence about a relation for each outcome of its hypothesis, without its full stop."""
-
-    supported: str
-    refuted: str
-    undecided: str
-
-    def of(self, outcome: Outcome) -> str:
-        return str(getattr(self, outcome.value))
-
-
-def _of_importance(facts: StudyFacts, item: JudgedContrast) -> _Words:
-    first, second = (_changed_by(facts, arms) for arms in (item.contrast.arms, item.contrast.against))
-    place = title_of_environment(facts.charter.environment_name)
-    return _Words(
-        supported=_sentence(f"{first} matters more for {place} than {second}"),
-        refuted=_sentence(f"{second} matters more for {place} than {first}"),
-        undecided=f"Whether {first} or {second} matters more for {place} is not decided",
-    )
-
-
-def _of_interaction(facts: StudyFacts, item: JudgedContrast) -> _Words:
-    neither, first, second, _ = item.contrast.arms
-    names = join_names(_changed_by(facts, (arm,), neither) for arm in (first, second))
-    place = title_of_environment(facts.charter.environment_name)
-    return _Words(
-        supported=_sentence(f"{names} interact in {place}"),
-        refuted=_sentence(f"{names} do not interact in {place} by {facts.charter.rule.min_effect:g} or more"),
-        undecided=f"Whether {names} interact in {place} is not decided",
-    )
+_MATTERS = {
+    Outcome.SUPPORTED: "{first} matters more for {place} than {second}",
+    Outcome.REFUTED: "{second} matters more for {place} than {first}",
+    Outcome.UNDECIDED: "Whether {first} or {second} matters more for {place} is not decided",
+}
+_INTERACT = {
+    Outcome.SUPPORTED: "{names} interact in {place}",
+    Outcome.REFUTED: "{names} do not interact in {place} by {effect} or more",
+    Outcome.UNDECIDED: "Whether {names} interact in {place} is not decided",
+}
+_EQUAL = {
+    Outcome.SUPPORTED: "{names} are equally good within {margin}",
+    Outcome.REFUTED: "{names} differ by more than {margin}",
+    Outcome.UNDECIDED: "Whether {names} are equally good within {margin} is not decided",
+}
+_NEEDED = {
+    Outcome.SUPPORTED: "{names} is needed for {place}",
+    Outcome.REFUTED: "{names} is not needed for {place}",
+    Outcome.UNDECIDED: "Whether {names} is needed for {place} is not decided",
+}
+_ENOUGH = {
+    Outcome.SUPPORTED: "{names} is not enough for {place}",
+    Outcome.REFUTED: "{names} is enough for {place}",
+    Outcome.UNDECIDED: "Whether {names} is enough for {place} is not decided",
+}
+"""Each has the sentences about a relation by the outcome of its hypothesis, without their full stop."""
 
 
-def _of_equality(facts: StudyFacts, item: JudgedContrast) -> _Words:
-    names = join_names((*item.contrast.arms, *item.contrast.against))
-    margin = item.contrast.margin or facts.charter.rule.min_effect
-    return _Words(
-        supported=f"{names} are equally good within {margin:g}",
-        refuted=f"{names} differ by more than {margin:g}",
-        undecided=f"Whether {names} are equally good within {margin:g} is not decided",
-    )
-
-
-def _of_need(facts: StudyFacts, item: JudgedContrast) -> _Words:
-    factor, place = facts.charter.asks.factors[0].name, title_of_environment(facts.charter.environment_name)
-    (least,) = item.contrast.against
-    arm = next(each for each in facts.arms if each.name == least)
-    if arm.experiment.factors[factor] != SPECS[factor].off:
-        return _Words(
-            supported=f"{least} is not enough for {place}",
-            refuted=f"{least} is enough for {place}",
-            undecided=f"Whether {least} is enough for {place} is not decided",
-        )
-    title = title_of(factor)
-    return _Words(
-        supported=_sentence(f"{title} is needed for {place}"),
-        refuted=_sentence(f"{title} is not needed for {place}"),
-        undecided=f"Whether {title} is needed for {place} is not decided",
-    )
-
-
-_RELATION_ANSWERS: Mapping[Asked, Callable[[StudyFacts, JudgedContrast], _Words]] = MappingProxyType(
-    {
-        Asked.MATTERS_MORE: _of_importance,
-        Asked.INTERACTION: _of_interaction,
-        Asked.EQUAL: _of_equality,
-        Asked.NEEDED: _of_need,
-    }
-)
+def _words_on(facts: StudyFacts, item: JudgedContrast) -> str:
+    """Return the sentence about a relation, without its full stop."""
+    contrast, outcome = item.contrast, _outcome(facts, item)
+    place, least = title_of_environment(facts.charter.environment_name), facts.charter.rule.min_effect
+    match facts.charter.asks.asked:
+        case Asked.MATTERS_MORE:
+            first, second = (_changed_by(facts, arms) for arms in (contrast.arms, contrast.against))
+            return _sentence(_MATTERS[outcome].format(first=first, second=second, place=place))
+        case Asked.INTERACTION:
+            neither, *single = contrast.arms[:3]
+            names = join_names(_changed_by(facts, (arm,), neither) for arm in single)
+            return _sentence(_INTERACT[outcome].format(names=names, place=place, effect=f"{least:g}"))
+        case Asked.EQUAL:
+            names = join_names((*contrast.arms, *contrast.against))
+            return _EQUAL[outcome].format(names=names, margin=f"{contrast.margin or least:g}")
+        case _:
+            factor, (name,) = facts.charter.asks.factors[0].name, contrast.against
+            arm = next(each for each in facts.arms if each.name == name)
+            if arm.experiment.factors[factor] != SPECS[factor].off:
+                return _ENOUGH[outcome].format(names=name, place=place)
+            return _sentence(_NEEDED[outcome].format(names=title_of(factor), place=place))
 
 
 def _changed_by(facts: StudyFacts, arms: tuple[str, ...], against: str | None = None) -> str:

@@ -16,7 +16,6 @@ from typer.testing import CliRunner, Result
 
 from experiments_db import open_store
 from researcher.cli import app
-from researcher.loop.session import work_on
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings
 from researcher.verification.verify import verify_study
@@ -35,6 +34,8 @@ class Done:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory, start_shared_server: Callable[..., Any]) -> Iterator[Done]:
     """A study of two arms by one seed on the engine without a model."""
+    from researcher.loop.session import work_on
+
     home = tmp_path_factory.mktemp("study")
     with reports_without_images(), open_store(home / "research.db") as store:
         urls = (start_shared_server().url,)

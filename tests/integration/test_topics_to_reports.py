@@ -16,9 +16,9 @@ from experiments_db import ExperimentStatus, RunStatus, StudyStatus, open_store
 from researcher.charter import Charter
 from researcher.cli import app
 from researcher.history import History
-from researcher.loop.session import ServerPool, work_on
 from researcher.plan import Arm, ArmProgram, Plan
 from researcher.planner.rules import RulesPlanner
+from researcher.servers.server_pool import ServerPool
 from researcher.study.requests import create_study
 from researcher.study.settings import ProgramSetting, StudySettings
 
@@ -105,6 +105,8 @@ class Unchanged(RulesPlanner):
 def test_arm_whose_program_is_to_differ_and_does_not_is_never_run(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from researcher.loop.session import work_on
+
     programs = {"plain": PLAIN, "two-agents": f"{PLAIN}# another\n"}
     planner = Unchanged(programs=programs)
     monkeypatch.setattr("researcher.loop.session._build_planner", lambda *_: planner)

@@ -1,26 +1,16 @@
-"""What a planner that asks in words sees before it answers: in its prompts, or behind tools that they point to.
-
-The table SIGHTS names each thing and where it is found. The tools themselves have their own tests. Here the prompts
-name them, and carry what no tool is needed for.
-"""
+"""What a planner that asks in words finds in its prompts; tools that they point to have their own tests."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from recorded_answers import FIRST_ROUND, RecordedAnswers, arm, explored, framed_search
-from simulated_study import CHANGED_PROGRAM, SimulatedStudy, Simulation
 
 from experiments_db import (
     Author,
-    EpisodeSample,
-    EpisodeSummary,
     ExperimentStatus,
     ExperimentStore,
     NotebookEntry,
@@ -31,71 +21,18 @@ from experiments_db import (
 )
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
-from researcher.errors import LanguageModelUnavailable
 from researcher.history import History
 from researcher.plan import Arm, ArmProgram, ManipulationCheck, ProgramProblem, Speaker, Stage
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.language_model.briefing import MAX_NOTEBOOK_CHARS, show_notebook
 from researcher.planner.llm import LLMPlanner, StoredArms
 from researcher.planner.texts import MAX_CODE_CHARS
-from researcher.planner.tools.build import build_toolbox
-from researcher.planner.tools.sources import ToolSources
-from researcher.record.runs import TRAINING_SECONDS
 from researcher.study.settings import StudySettings
-from swarm.environments import load_environment
 
 FAILED = "it raised KeyError: 'content'"
 PROGRAM = "```python\nx = 1\n```"
 ANALYSIS = Analysis(arms=(), comparisons=(), ranking=(), failed={})
 LONG_PROGRAM = "".join(f"x{number} = {number}\n" for number in range(3_000))[:MAX_CODE_CHARS]
-OF_A_STEP = """
-actor/entropy actor/grad_norm actor/lr actor/pg_clipfrac actor/pg_clipfrac_lower actor/pg_loss actor/ppo_kl
-actor/updates batch/dropped_episodes batch/dropped_tokens batch/episodes batch/groups batch/missing_groups
-batch/short_groups batch/success_rate critic/advantages/max critic/advantages/mean critic/advantages/min
-critic/score/max critic/score/mean critic/score/min critic/score/std merge/samples merge/tokens
-merge/tokens_unmerged num_turns/mean response_length/max response_length/mean response_length/min rollout/episodes
-rollout/groups rollout/groups_zero_advantage rollout/trained_tokens rollout/turns sharing/fallbacks sharing/tokens
-sharing/tokens_unshared staleness/max staleness/mean timing/drain_s timing_s/prepare timing_s/step
-timing_s/update_actor training/rollout_logprob_gap_max training/rollout_logprob_gap_mean
-training/rollout_probs_diff_max
-"""
-"""The metrics of a step of `nano`. The monitor adds the seconds."""
-METRICS = (*OF_A_STEP.split(), TRAINING_SECONDS)
-FINDING = "(id of a finding)"
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """A thing and where a planner sees it: in a prompt, behind a tool with arguments, or as the reply to an answer."""
-
-    thing: str
-    place: str
-    shown: tuple[str, ...]
-    arguments: Mapping[str, Any] | None = None
-
-
-SIGHTS = (
-    Sight("all metrics of a step", "tool metrics", METRICS),
-    Sight("entropy by step", "tool metrics", ("lr=0.003 seed 0: first 1.25",), {"names": ["actor/entropy"]}),
-    Sight("tokens of a step", "tool metrics", ("| 1: 4096",), {"names": ["rollout/trained_tokens"]}),
-    Sight("seconds of a step", "tool metrics", ("| 1: 1.5",), {"names": [TRAINING_SECONDS]}),
-    Sight("silent groups", "tool metrics", ("| 1: 7",), {"names": ["rollout/groups_zero_advantage"]}),
-    Sight("transcripts", "tool episodes", ("[user] Reverse cat", "[assistant] cta", "score 0"), {"arm": "lr=0.003"}),
-    Sight("metric, intervals of scores", "prompt frame", ("- judged_by: final", "`steps-to`", "- eval_every: 3")),
-    Sight("the metric of a hypothesis", "prompt explore", ('"margin": 0, "metric": "final"', "such as entropy")),
-    Sight("code of any arm", "tool code", (CHANGED_PROGRAM, "lr: 0.003"), {"arm": "lr=0.003"}),
-    Sight("notebook of earlier rounds", "tool notebook", ("[1] lesson (llm): short prompts win", "it diverged")),
-    Sight("lessons", "prompt explore", ("[1, lesson, llm:recorded] 0.01 diverges.",)),
-    Sight("findings, recipe and code", "tool findings", ('"lr": 0.003', CHANGED_PROGRAM), {"code_of": FINDING}),
-    Sight("environment with tasks", "tool environment", ("words: Spell a word.", "[user] q train", "train answer")),
-    Sight("grader", "tool environment", ("grader, grade.py:", "def grade"), {"with_grader": True}),
-    Sight("facts about the model", "tool model", ("0.4759 million", "knows no facts", "before training: lr=0.001 0.3")),
-    Sight("limits", "prompt frame", ("- most runs of the study: 9", "- most hours: 2.0", "- steps: 12")),
-    Sight("contract of programs", "tool program_api", ("at most 40,000 characters", "# turns.py", "# curriculum.py")),
-    Sight("whole programs", "prompt write_program", (LONG_PROGRAM,)),
-    Sight("refusal of unknown fields", "answer explore", ("colour",), {"rationale": "r", "colour": "red"}),
-    Sight("budget that is left", "prompt explore", ("of which 3 are used", "10 full runs left")),
-)
 
 
 @pytest.fixture
@@ -128,101 +65,10 @@ def note(number: int, kind: NoteKind, text: str) -> NotebookEntry:
     return NotebookEntry(number, "s", f"k{number}", 0, kind, "llm:recorded", text, 0.0)
 
 
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedStudy]:
-    """A finished study with the metrics of a real step, an attempt that failed, and a notebook."""
-    study = Simulation(seeds=2, failed=()).carry_out(tmp_path_factory.mktemp("simulated"))
-    store, run = study.store, study.runs("lr=0.003")[0]
-    told = {"actor/entropy": 1.25, "rollout/trained_tokens": 4096.0, TRAINING_SECONDS: 1.5}
-    step = {**dict.fromkeys(METRICS, 0.5), **told, "rollout/groups_zero_advantage": 7.0}
-    for each in study.runs("lr=0.003"):
-        store.record_metrics(each.id, {1: step})
-    summary = EpisodeSummary(run.id, "ep", "eval", "validation", 5, "t", 0.0, False, None, 5, time.time())
-    messages = ({"role": "user", "content": "Reverse cat"}, {"role": "assistant", "content": "cta"})
-    store.record_episodes(run.id, [EpisodeSample(summary, messages, ())])
-    store.write_note(study.study_id, "a", NoteKind.LESSON, "short prompts win", iteration=0, author="llm")
-    store.write_note(study.study_id, "b", NoteKind.FAILED, "it diverged", iteration=1, author="study")
-    yield study
-    store.close()
-
-
-@pytest.fixture(scope="module")
-def look(simulated: SimulatedStudy, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Any], str]:
-    """Returns what a planner sees at a place."""
-    store, folder = simulated.store, write_environment(tmp_path_factory.mktemp("words"))
-    stored = store.find_charter(simulated.study_id)
-    assert stored is not None
-    in_folder = store.create_study("t", planner="llm").id
-    store.freeze_charter(in_folder, {**stored.document, "environment": str(folder)})
-    tools = build_toolbox(ToolSources(store, simulated.study_id, load_environment))
-    environment = build_toolbox(ToolSources(store, in_folder, load_environment))
-
-    def see(place: str, arguments: Any) -> str:
-        kind, name = place.split()
-        if kind == "tool":
-            return (environment if name == "environment" else tools).call(name, arguments or {})
-        answers = RecordedAnswers(**({name: [arguments]} if kind == "answer" else {}))
-        try:
-            ASKING[name](LLMPlanner(answers))
-        except (LanguageModelUnavailable, Unusable) as error:
-            return str(error) if kind == "answer" else answers.last
-        raise AssertionError("no question was asked")
-
-    return see
-
-
-def write_environment(folder: Path) -> Path:
-    rows = [
-        json.dumps({"question": f"q {part} {number}", "answer": f"{part} answer {number}", "part": part})
-        for part in ("train", "validation", "test")
-        for number in range(10)
-    ]
-    (folder / "tasks.jsonl").write_text("\n".join(rows))
-    described = 'name = "words"\ndescription = "Spell a word."\nsplit = "part"\nanswer = "answer"\n'
-    (folder / "environment.toml").write_text(described)
-    (folder / "grade.py").write_text("def grade(task, transcript):\n    return 0.0\n")
-    return folder
-
-
 def asked_to_explore(charter: Charter, history: History) -> str:
     answers = RecordedAnswers(explore=[{"rationale": "r", "done": True}])
     LLMPlanner(answers).explore(charter, history, ())
     return answers.last
-
-
-def ask_for_frame(planner: LLMPlanner) -> None:
-    flags: dict[str, Any] = {"max_runs": 9, "max_hours": 2, "metric": "final", "steps": 12, "eval_every": 3}
-    planner.frame(StudySettings(planner="llm", engine="fake", **flags).request("t"))
-
-
-def ask_for_round(planner: LLMPlanner) -> None:
-    charter = make_charter()
-    planner.explore(charter, make_history(charter), ())
-
-
-def ask_for_program(planner: LLMPlanner) -> None:
-    charter = make_charter()
-    changed = make_history(charter).plans[0].arms[2]
-    planner.write_program(charter, changed, ArmProgram("fast", LONG_PROGRAM, trusted=False))
-
-
-ASKING: Mapping[str, Callable[[LLMPlanner], None]] = {
-    "frame": ask_for_frame, "explore": ask_for_round, "write_program": ask_for_program,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("sight", SIGHTS, ids=lambda sight: f"{sight.thing}: {sight.place}")
-def test_a_planner_sees_what_it_needs(sight: Sight, look: Callable[[str, Any], str], simulated: SimulatedStudy) -> None:
-    (finding,) = [
-        each.id
-        for each in simulated.store.list_findings(study_id=simulated.study_id)
-        if each.experiment_id == simulated.arm("lr=0.003").id
-    ]
-    arguments = {name: finding if value == FINDING else value for name, value in (sight.arguments or {}).items()}
-
-    seen = look(sight.place, arguments)
-    for shown in sight.shown:
-        assert shown in seen
 
 
 def test_tree_shows_every_arm_with_parent_operator_change_scores_and_cost(charter: Charter, history: History) -> None:
@@ -365,6 +211,12 @@ def test_notebook_keeps_lessons_and_the_newest_entries_and_counts_the_rest() -> 
     kept = shown.count("[1, ")
     assert f"{len(notes) - kept} earlier entries are left out: the tool `notebook` shows them" in shown
     assert show_notebook(()) == "The notebook is empty."
+
+
+def test_field_that_an_answer_does_not_have_is_named_in_the_refusal(charter: Charter, history: History) -> None:
+    answers = RecordedAnswers(explore=[{"rationale": "r", "colour": "red"}])
+    with pytest.raises(Unusable, match="colour"):
+        LLMPlanner(answers).explore(charter, history, ())
 
 
 def test_every_question_of_a_study_has_its_notebook_and_its_rules(charter: Charter, history: History) -> None:

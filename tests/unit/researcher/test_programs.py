@@ -51,11 +51,6 @@ def test_the_library_has_a_sentence_about_each_program():
     assert [name for name, program in PROGRAMS.items() if not program.has_agent] == ["easy-first", "shaped-by-details"]
 
 
-def test_the_docs_name_every_program():
-    text = (Path(__file__).parents[3] / "docs" / "research.md").read_text()
-    assert all(f"| `{name}` |" in text for name in PROGRAMS)
-
-
 def test_a_name_that_the_library_does_not_have_is_an_error():
     with pytest.raises(KeyError):
         load_program_code("no-such-program")
@@ -70,30 +65,20 @@ def test_a_program_passes_the_checks_of_foreign_code(name, tmp_path):
     assert problems == ()
 
 
-def test_the_checked_answer_is_the_reply(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "replies", "reply"),
+    [
+        ("answer-check-answer", ("first", "second"), "second"),
+        ("answer-check-answer", ("first", ""), "first"),
+        ("best-of-n", ("one", "Two.", " two", "three"), "Two."),
+        ("best-of-n", ("a", "b", "c", "d"), "a"),
+    ],
+    ids=["the checked one", "no empty second one", "the most frequent one", "the first of equally frequent ones"],
+)
+def test_the_answer_that_a_program_chooses_is_its_only_reply(name, replies, reply, tmp_path):
     task, session = session_of("reverse")
-    model = ScriptedReplies("first", "second")
-    program_of("answer-check-answer", tmp_path).agent(task, model, session)
-    assert [message["content"] for message in session.transcript[1:]] == ["second"]
-    assert [message["content"] for message in model.asked[1]][:2] == [task.main_query, "first"]
-
-
-def test_an_empty_second_answer_does_not_count(tmp_path):
-    task, session = session_of("reverse")
-    program_of("answer-check-answer", tmp_path).agent(task, ScriptedReplies("first", ""), session)
-    assert session.transcript[-1]["content"] == "first"
-
-
-def test_the_answer_that_comes_most_often_is_the_reply(tmp_path):
-    task, session = session_of("reverse")
-    program_of("best-of-n", tmp_path).agent(task, ScriptedReplies("one", "Two.", " two", "three"), session)
-    assert session.transcript[-1]["content"] == "Two."
-
-
-def test_of_answers_that_come_equally_often_the_first_is_the_reply(tmp_path):
-    task, session = session_of("reverse")
-    program_of("best-of-n", tmp_path).agent(task, ScriptedReplies("a", "b", "c", "d"), session)
-    assert session.transcript[-1]["content"] == "a"
+    program_of(name, tmp_path).agent(task, ScriptedReplies(*replies), session)
+    assert [message["content"] for message in session.transcript[1:]] == [reply]
 
 
 def test_thoughts_stay_out_of_the_session(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +110,7 @@ def _drop(opened: OpenLedger, after_step: int, ended_before: float) -> tuple[int
         turns = connection.execute(f"DELETE FROM turns WHERE {chosen}").rowcount
         if turns:
             detail = {"episodes": episodes, "turns": turns}
-            insert_event(connection, time.time(), "ledger.compacted", detail)
+            insert_event(connection, "ledger.compacted", detail)
             connection.execute(f"UPDATE episodes SET is_compacted = 1 WHERE {chosen}")
         connection.execute("DROP TABLE dropped")
         counted = opened.count()

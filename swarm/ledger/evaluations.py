@@ -7,6 +7,7 @@ import json
 import math
 import sqlite3
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,9 +68,7 @@ def evaluation_of(connection: sqlite3.Connection, step: int) -> EvaluationRow:
     return EVALUATIONS.decode(row)
 
 
-def insert_evaluation(
-    connection: sqlite3.Connection, at: float, step: int, weight_version: int, episodes: int
-) -> EvaluationRow:
+def insert_evaluation(connection: sqlite3.Connection, step: int, weight_version: int, episodes: int) -> EvaluationRow:
     """Record that the present weights are due to be scored, unless that is on record, and return their evaluation.
 
     An open evaluation of other weights becomes REWOUND.
@@ -77,32 +76,32 @@ def insert_evaluation(
     connection.execute(
         f"UPDATE evaluations SET state = 'rewound', ended_at = ? WHERE job_id = {NEWEST_JOB} AND {_OPEN}"
         " AND (step <> ? OR weight_version <> ?)",
-        (at, step, weight_version),
+        (time.time(), step, weight_version),
     )
     inserted = connection.execute(
         "INSERT OR IGNORE INTO evaluations (job_id, step, weight_version, state, episodes, due_at)"
         " SELECT job_id, ?, ?, 'due', ?, ? FROM jobs ORDER BY job_id DESC LIMIT 1",
-        (step, weight_version, episodes, at),
+        (step, weight_version, episodes, time.time()),
     ).rowcount
     if inserted:
-        _record_event(connection, "evaluation.due", step, at, weight_version=weight_version)
+        _record_event(connection, "evaluation.due", step, weight_version=weight_version)
     return evaluation_of(connection, step)
 
 
-def claim_evaluation(connection: sqlite3.Connection, at: float, step: int, evaluator: str) -> EvaluationRow:
+def claim_evaluation(connection: sqlite3.Connection, step: int, evaluator: str) -> EvaluationRow:
     """Give a due evaluation to an evaluator. Raise Conflict unless it is due."""
     claimed = connection.execute(
         "UPDATE evaluations SET state = 'running', evaluator = ?, claimed_at = ?"
         f" WHERE job_id = {NEWEST_JOB} AND step = ? AND state = 'due'",
-        (evaluator, at, step),
+        (evaluator, time.time(), step),
     ).rowcount
     if not claimed:
         raise Conflict(f"the evaluation of step {step} is not due")
-    _record_event(connection, "evaluation.claimed", step, at, evaluator=evaluator)
+    _record_event(connection, "evaluation.claimed", step, evaluator=evaluator)
     return evaluation_of(connection, step)
 
 
-def return_evaluation(connection: sqlite3.Connection, at: float, step: int, reason: str) -> EvaluationRow:
+def return_evaluation(connection: sqlite3.Connection, step: int, reason: str) -> EvaluationRow:
     """Make a running evaluation due again, because its evaluator is gone. Raise Conflict unless it is running."""
     returned = connection.execute(
         "UPDATE evaluations SET state = 'due', evaluator = NULL, claimed_at = NULL"
@@ -111,25 +110,25 @@ def return_evaluation(connection: sqlite3.Connection, at: float, step: int, reas
     ).rowcount
     if not returned:
         raise Conflict(f"the evaluation of step {step} does not run")
-    _record_event(connection, "evaluation.due", step, at, reason=reason)
+    _record_event(connection, "evaluation.due", step, reason=reason)
     return evaluation_of(connection, step)
 
 
-def abandon_evaluation(connection: sqlite3.Connection, at: float, step: int, reason: str) -> EvaluationRow:
+def abandon_evaluation(connection: sqlite3.Connection, step: int, reason: str) -> EvaluationRow:
     """Close an evaluation without a score. Raise Conflict unless it is open."""
     abandoned = connection.execute(
         "UPDATE evaluations SET state = 'abandoned', reason = ?, ended_at = ?"
         f" WHERE job_id = {NEWEST_JOB} AND step = ? AND {_OPEN}",
-        (reason, at, step),
+        (reason, time.time(), step),
     ).rowcount
     if not abandoned:
         raise Conflict(f"the evaluation of step {step} is over")
-    _record_event(connection, "evaluation.abandoned", step, at, reason=reason)
+    _record_event(connection, "evaluation.abandoned", step, reason=reason)
     return evaluation_of(connection, step)
 
 
 def record_evaluation(
-    connection: sqlite3.Connection, at: float, step: int, weight_version: int, report: EvaluationReport
+    connection: sqlite3.Connection, step: int, weight_version: int, report: EvaluationReport
 ) -> EvaluationRow:
     """Record a score of the present weights that was not asked for, exactly once.
 
@@ -140,7 +139,7 @@ def record_evaluation(
     if row is None:
         begun_at = connection.execute(
             "SELECT coalesce(min(begun_at), ?) FROM episodes WHERE episode_id IN (SELECT value FROM json_each(?))",
-            (at, to_json(list(report.episode_ids))),
+            (time.time(), to_json(list(report.episode_ids))),
         ).fetchone()[0]
         connection.execute(
             "INSERT INTO evaluations (job_id, step, weight_version, state, episodes, due_at, evaluator, claimed_at)"
@@ -149,10 +148,10 @@ def record_evaluation(
         )
     elif row["payload_digest"] != report.digest():
         raise Conflict(f"the weights of step {step} have an evaluation already: it is {row['state']}")
-    return end_evaluation(connection, at, step, report)
+    return end_evaluation(connection, step, report)
 
 
-def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report: EvaluationReport) -> EvaluationRow:
+def end_evaluation(connection: sqlite3.Connection, step: int, report: EvaluationReport) -> EvaluationRow:
     """Score the weights of a step, exactly once. The same report again gives the same answer.
 
     A report without episodes abandons the evaluation. Raise NotFound, Conflict if another evaluator runs the evaluation
@@ -173,19 +172,19 @@ def end_evaluation(connection: sqlite3.Connection, at: float, step: int, report:
             "UPDATE evaluations SET failures = ?, payload_digest = ? WHERE evaluation_id = ?",
             (report.failures, digest, row["evaluation_id"]),
         )
-        return abandon_evaluation(connection, at, step, report.reason or "no_score")
+        return abandon_evaluation(connection, step, report.reason or "no_score")
     mean, stderr = scores.mean, scores.stderr
     connection.execute(
         "UPDATE evaluations SET state = 'done', ended_at = ?, scored = ?, successes = ?, failures = ?, mean = ?,"
         " stderr = ?, reason = ?, payload_digest = ? WHERE evaluation_id = ?",
         (
-            at, len(scores.rewards), scores.successes, report.failures, mean, stderr, report.reason, digest,
+            time.time(), len(scores.rewards), scores.successes, report.failures, mean, stderr, report.reason, digest,
             row["evaluation_id"],
         ),
     )  # fmt: skip
     done = evaluation_of(connection, step)
     _add_to_metrics(connection, done)
-    _record_event(connection, "evaluation.done", step, at, weight_version=done.weight_version, mean=mean, stderr=stderr)
+    _record_event(connection, "evaluation.done", step, weight_version=done.weight_version, mean=mean, stderr=stderr)
     return done
 
 
@@ -251,8 +250,8 @@ def _add_to_metrics(connection: sqlite3.Connection, done: EvaluationRow) -> None
         connection.execute("UPDATE batches SET metrics = ? WHERE batch_id = ?", (to_json(metrics), found["batch_id"]))
 
 
-def _record_event(connection: sqlite3.Connection, kind: str, step: int, at: float, **detail: object) -> None:
-    insert_event(connection, at, kind, {"step": step, **detail})
+def _record_event(connection: sqlite3.Connection, kind: str, step: int, **detail: object) -> None:
+    insert_event(connection, kind, {"step": step, **detail})
 
 
 def _find(connection: sqlite3.Connection, step: int) -> sqlite3.Row | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,6 @@ def present_lease(connection: sqlite3.Connection) -> LeaseRow | None:
 
 def insert_lease(
     connection: sqlite3.Connection,
-    at: float,
     study_id: str,
     *,
     holder: str,
@@ -32,30 +32,29 @@ def insert_lease(
     ttl_s: float,
 ) -> LeaseRow:
     """Record a new lease of the server. The lease before it ends."""
-    connection.execute("UPDATE leases SET ended_at = ? WHERE ended_at IS NULL", (at,))
+    connection.execute("UPDATE leases SET ended_at = ? WHERE ended_at IS NULL", (time.time(),))
     row = connection.execute(
         "INSERT INTO leases (study_id, holder, host, pid, database, ttl_s, since) VALUES (?, ?, ?, ?, ?, ?, ?)"
         " RETURNING *",
-        (study_id, holder, host, pid, database, ttl_s, at),
+        (study_id, holder, host, pid, database, ttl_s, time.time()),
     ).fetchone()
     lease = LEASES.decode(row)
     detail = {"study_id": study_id, "host": host, "pid": pid, "database": database, "fence": lease.fence}
-    insert_event(connection, at, "lease.taken", detail)
+    insert_event(connection, "lease.taken", detail)
     return lease
 
 
-def end_lease(connection: sqlite3.Connection, at: float, fence: int) -> None:
+def end_lease(connection: sqlite3.Connection, fence: int) -> None:
     """End a lease. Do nothing if it has ended."""
     ended = connection.execute(
-        "UPDATE leases SET ended_at = ? WHERE fence = ? AND ended_at IS NULL RETURNING study_id", (at, fence)
+        "UPDATE leases SET ended_at = ? WHERE fence = ? AND ended_at IS NULL RETURNING study_id", (time.time(), fence)
     ).fetchone()
     if ended is not None:
-        insert_event(connection, at, "lease.released", {"study_id": ended["study_id"], "fence": fence})
+        insert_event(connection, "lease.released", {"study_id": ended["study_id"], "fence": fence})
 
 
 def insert_launch(
     connection: sqlite3.Connection,
-    at: float,
     key: str,
     job: Mapping[str, Any],
     resolved: Mapping[str, Any],
@@ -65,8 +64,8 @@ def insert_launch(
     """Start a new run under a key. Raise LaunchConflict, with nothing changed, if another run has the key."""
     if connection.execute("SELECT 1 FROM launches WHERE key = ?", (key,)).fetchone() is not None:
         raise LaunchConflict(f"the run {key} was started before", param="key")
-    started = insert_job(connection, at, job, resolved, key=key, initial_step=initial_step)
-    connection.execute("INSERT INTO launches (key, job_id, at) VALUES (?, ?, ?)", (key, started.job_id, at))
+    started = insert_job(connection, job, resolved, key=key, initial_step=initial_step)
+    connection.execute("INSERT INTO launches (key, job_id, at) VALUES (?, ?, ?)", (key, started.job_id, time.time()))
     return started
 
 

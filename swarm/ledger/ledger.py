@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from functools import partial, wraps
@@ -51,19 +50,6 @@ def _write(
     return write
 
 
-def _write_at(
-    operation: Callable[Concatenate[sqlite3.Connection, float, P], T],
-) -> Callable[Concatenate[Ledger, P], Coroutine[Any, Any, T]]:
-    """Return the same as `_write`, for an operation that takes the time of the call."""
-
-    @wraps(operation)
-    async def write(ledger: Ledger, *args: P.args, **kwargs: P.kwargs) -> T:
-        at = time.time()
-        return await ledger.write(lambda connection: operation(connection, at, *args, **kwargs))
-
-    return write
-
-
 class Ledger:
     """The record of one server directory, for any number of asyncio tasks and threads of one process.
 
@@ -103,33 +89,33 @@ class Ledger:
         self._writer.close()
         self._lock.close()
 
-    record_job = _write_at(writes.jobs.insert_job)
-    extend_job = _write_at(writes.jobs.extend_job)
-    record_launch = _write_at(leases.insert_launch)
-    record_lease = _write_at(leases.insert_lease)
-    end_lease = _write_at(leases.end_lease)
-    record_state = _write_at(writes.events.insert_state)
-    record_event = _write_at(writes.events.insert_event)
+    record_job = _write(writes.jobs.insert_job)
+    extend_job = _write(writes.jobs.extend_job)
+    record_launch = _write(leases.insert_launch)
+    record_lease = _write(leases.insert_lease)
+    end_lease = _write(leases.end_lease)
+    record_state = _write(writes.events.insert_state)
+    record_event = _write(writes.events.insert_event)
     record_audit = _write(writes.events.insert_audit)
-    record_change = _write_at(writes.jobs.insert_change)
+    record_change = _write(writes.jobs.insert_change)
     begin_episode = _write(writes.episodes.insert_episode)
     end_episode = _write(writes.episodes.end_episode)
     prepare_episode = _write(transactions.prepare_episode)
     commit_episode = _write(transactions.commit_episode)
-    revise_reward = _write_at(writes.episodes.revise_reward)
+    revise_reward = _write(writes.episodes.revise_reward)
     close_episode = _write(writes.episodes.close_episode)
-    close_batch = _write_at(writes.batches.close_batch)
-    finish_batch = _write_at(writes.batches.finish_batch)
-    fail_batch = _write_at(writes.batches.fail_batch)
-    rewind = _write_at(writes.batches.rewind)
-    answer_fault = _write_at(writes.jobs.answer_fault)
-    recover = _write_at(writes.jobs.recover)
-    open_evaluation = _write_at(evaluations.insert_evaluation)
-    claim_evaluation = _write_at(evaluations.claim_evaluation)
-    return_evaluation = _write_at(evaluations.return_evaluation)
-    abandon_evaluation = _write_at(evaluations.abandon_evaluation)
-    end_evaluation = _write_at(evaluations.end_evaluation)
-    record_evaluation = _write_at(evaluations.record_evaluation)
+    close_batch = _write(writes.batches.close_batch)
+    finish_batch = _write(writes.batches.finish_batch)
+    fail_batch = _write(writes.batches.fail_batch)
+    rewind = _write(writes.batches.rewind)
+    answer_fault = _write(writes.jobs.answer_fault)
+    recover = _write(writes.jobs.recover)
+    open_evaluation = _write(evaluations.insert_evaluation)
+    claim_evaluation = _write(evaluations.claim_evaluation)
+    return_evaluation = _write(evaluations.return_evaluation)
+    abandon_evaluation = _write(evaluations.abandon_evaluation)
+    end_evaluation = _write(evaluations.end_evaluation)
+    record_evaluation = _write(evaluations.record_evaluation)
 
     job = _read(queries.job)
     latest_job = _read(queries.latest_job)

@@ -1,7 +1,7 @@
 """One run of a program to be killed: a server, the program's own command, and what is on record of it afterwards.
 
-Place in the flow: test_program_kills.py runs it. Everything is a process of its own, started below this one and killed
-by its pid. Who is killed next depends on how many episodes have ended, never on time alone.
+Everything is a process of its own, started below this one and killed by its pid. Who is killed next depends on how
+many episodes have ended, never on time alone.
 """
 
 from __future__ import annotations

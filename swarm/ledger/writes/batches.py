@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +22,6 @@ SCORE = "critic/score/mean"
 
 def close_batch(
     connection: sqlite3.Connection,
-    at: float,
     batch_id: str,
     step: int,
     groups: Sequence[Sequence[str]],
@@ -36,7 +36,7 @@ def close_batch(
     connection.execute(
         "INSERT INTO batches (batch_id, job_id, step, state, closed_at, settings)"
         f" VALUES (?, {NEWEST_JOB}, ?, ?, ?, ?)",
-        (batch_id, step, BatchState.CLOSED, at, to_json(dict(settings or {}))),
+        (batch_id, step, BatchState.CLOSED, time.time(), to_json(dict(settings or {}))),
     )
     members = [(episode_id, number) for number, group in enumerate(groups) for episode_id in group]
     for episode_id, number in members:
@@ -55,10 +55,10 @@ def close_batch(
     reasons = Counter(reason for _, reason in dropped)
     count_closed(connection, EpisodeState.DROPPED, reasons)
     detail = {"batch_id": batch_id, "step": step, "episodes": len(members), "dropped": dict(reasons)}
-    insert_event(connection, at, "batch.closed", detail)
+    insert_event(connection, "batch.closed", detail)
 
 
-def finish_batch(connection: sqlite3.Connection, at: float, report: StepReport) -> None:
+def finish_batch(connection: sqlite3.Connection, report: StepReport) -> None:
     """Record a finished step: its metrics, and its members as TRAINED with their advantages.
 
     Raise Conflict unless the batch that the report names is closed.
@@ -67,7 +67,7 @@ def finish_batch(connection: sqlite3.Connection, at: float, report: StepReport) 
         "UPDATE batches SET state = ?, step = ?, finished_at = ?, weight_version = ?, metrics = ?"
         " WHERE batch_id = ? AND state = ?",
         (
-            BatchState.TRAINED, report.step, at, report.weight_version.version, to_json(dict(report.metrics)),
+            BatchState.TRAINED, report.step, time.time(), report.weight_version.version, to_json(dict(report.metrics)),
             report.batch_id, BatchState.CLOSED,
         ),
     ).rowcount  # fmt: skip
@@ -90,29 +90,29 @@ def finish_batch(connection: sqlite3.Connection, at: float, report: StepReport) 
     )
     detail = {"batch_id": report.batch_id, "step": report.step, "weight_version": report.weight_version.version}
     score = report.metrics.get(SCORE)
-    insert_event(connection, at, "batch.trained", {**detail, "score": score})
+    insert_event(connection, "batch.trained", {**detail, "score": score})
 
 
-def fail_batch(connection: sqlite3.Connection, at: float, batch_id: str, reason: str) -> None:
+def fail_batch(connection: sqlite3.Connection, batch_id: str, reason: str) -> None:
     """Give a closed batch up. Its members are completed and unbound again. Raise Conflict unless it is closed."""
     failed = connection.execute(
         "UPDATE batches SET state = ?, reason = ?, finished_at = ? WHERE batch_id = ? AND state = ?",
-        (BatchState.FAILED, reason, at, batch_id, BatchState.CLOSED),
+        (BatchState.FAILED, reason, time.time(), batch_id, BatchState.CLOSED),
     ).rowcount
     _require(failed, f"batch {batch_id} cannot be failed: it is not closed")
     connection.execute("UPDATE episodes SET batch_id = NULL, batch_group = NULL WHERE batch_id = ?", (batch_id,))
-    insert_event(connection, at, "batch.failed", {"batch_id": batch_id, "reason": reason})
+    insert_event(connection, "batch.failed", {"batch_id": batch_id, "reason": reason})
 
 
-def fail_closed_batches(connection: sqlite3.Connection, at: float, reason: str) -> tuple[str, ...]:
+def fail_closed_batches(connection: sqlite3.Connection, reason: str) -> tuple[str, ...]:
     """Give every closed batch up, and return their ids."""
     closed = connection.execute("SELECT batch_id FROM batches WHERE state = ?", (BatchState.CLOSED,)).fetchall()
     for row in closed:
-        fail_batch(connection, at, row["batch_id"], reason)
+        fail_batch(connection, row["batch_id"], reason)
     return tuple(row["batch_id"] for row in closed)
 
 
-def rewind(connection: sqlite3.Connection, at: float, step: int, reason: str) -> None:
+def rewind(connection: sqlite3.Connection, step: int, reason: str) -> None:
     """Record that the weights are back at `step`. Later batches become REWOUND, and their metrics leave the history.
 
     Their episodes stay TRAINED, so that no episode is trained twice.
@@ -123,9 +123,9 @@ def rewind(connection: sqlite3.Connection, at: float, step: int, reason: str) ->
     ).rowcount
     connection.execute(
         f"UPDATE evaluations SET state = ?, ended_at = coalesce(ended_at, ?) WHERE job_id = {NEWEST_JOB} AND step > ?",
-        (EvaluationState.REWOUND, at, step),
+        (EvaluationState.REWOUND, time.time(), step),
     )
-    insert_event(connection, at, "weights.rewound", {"step": step, "reason": reason, "batches": rewound})
+    insert_event(connection, "weights.rewound", {"step": step, "reason": reason, "batches": rewound})
 
 
 def _require(changed: int, otherwise: str) -> None:

@@ -80,7 +80,6 @@ def end_episode(connection: sqlite3.Connection, ending: ReportedResult) -> EndRe
 
 def revise_reward(
     connection: sqlite3.Connection,
-    at: float,
     episode_id: str,
     *,
     reward: float,
@@ -104,7 +103,7 @@ def revise_reward(
         how = "its batch is closed" if former.state is EpisodeState.COMPLETED else f"it is {former.state}"
         raise EpisodeEnded(f"the reward of episode {episode_id} is final: {how}")
     detail = {"episode_id": episode_id, "from": former.reward, "to": reward, "reason": reason}
-    insert_event(connection, at, "reward.revised", detail)
+    insert_event(connection, "reward.revised", detail)
     return queries.episode(connection, episode_id)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,15 +15,15 @@ from swarm.schemas import EngineState, EpisodeState
 _INSERT_AUDIT = AUDIT.insert()
 
 
-def insert_event(connection: sqlite3.Connection, at: float, kind: str, detail: Mapping[str, Any]) -> None:
+def insert_event(connection: sqlite3.Connection, kind: str, detail: Mapping[str, Any]) -> None:
     """Record an event."""
-    connection.execute("INSERT INTO events (kind, detail, at) VALUES (?, ?, ?)", (kind, to_json(detail), at))
+    connection.execute("INSERT INTO events (kind, detail, at) VALUES (?, ?, ?)", (kind, to_json(detail), time.time()))
 
 
-def insert_state(connection: sqlite3.Connection, at: float, state: EngineState, reason: str | None = None) -> None:
+def insert_state(connection: sqlite3.Connection, state: EngineState, reason: str | None = None) -> None:
     """Record a state of the engine."""
-    connection.execute("INSERT INTO states (state, reason, at) VALUES (?, ?, ?)", (state, reason, at))
-    insert_event(connection, at, "engine.state", {"state": state, "reason": reason})
+    connection.execute("INSERT INTO states (state, reason, at) VALUES (?, ?, ?)", (state, reason, time.time()))
+    insert_event(connection, "engine.state", {"state": state, "reason": reason})
 
 
 def insert_audit(connection: sqlite3.Connection, entry: AuditRow) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,6 @@ JOB_REPLACED = "job_replaced"
 
 def insert_job(
     connection: sqlite3.Connection,
-    at: float,
     job: Mapping[str, Any],
     resolved: Mapping[str, Any],
     *,
@@ -34,13 +34,13 @@ def insert_job(
     With `from_weights` it begins from the weights of the previous run, if there is one. The open work of the previous
     run is closed with the reason `job_replaced`.
     """
-    close_books(connection, at)
+    close_books(connection)
     earlier = queries.latest_job(connection) if from_weights else None
     origin = None if earlier is None else (earlier.job_id, queries.last_trained_step(connection, earlier.job_id))
     row = connection.execute(
         "INSERT INTO jobs (job, resolved, created_at, origin_job_id, origin_step, initial_step)"
         " VALUES (?, ?, ?, ?, ?, ?) RETURNING *",
-        (to_json(job), to_json(resolved), at, *(origin or (None, None)), initial_step),
+        (to_json(job), to_json(resolved), time.time(), *(origin or (None, None)), initial_step),
     ).fetchone()
     started = JOBS.decode(row)
     names = {name: started.resolved.get(name) for name in ("project_name", "experiment_name")}
@@ -48,13 +48,11 @@ def insert_job(
     weights = {} if origin is None else {"weights_of": {"job_id": origin[0], "step": origin[1]}}
     place = started.job.get("resume_from")
     checkpoint = {} if place is None else {"resume_from": {"path": place, "step": initial_step}}
-    insert_event(connection, at, "job.started", {"job_id": started.job_id, **names, **named, **weights, **checkpoint})
+    insert_event(connection, "job.started", {"job_id": started.job_id, **names, **named, **weights, **checkpoint})
     return started
 
 
-def extend_job(
-    connection: sqlite3.Connection, at: float, job: Mapping[str, Any], resolved: Mapping[str, Any]
-) -> JobRow:
+def extend_job(connection: sqlite3.Connection, job: Mapping[str, Any], resolved: Mapping[str, Any]) -> JobRow:
     """Record the newest run's job anew, with another end. Steps and pool stay. Raise LedgerError without a job."""
     before = queries.latest_job(connection)
     row = connection.execute(
@@ -65,11 +63,11 @@ def extend_job(
         raise LedgerError("no job is on record: there is none to extend")
     extended = JOBS.decode(row)
     steps = {"from": before.resolved.get("total_steps"), "to": extended.resolved.get("total_steps")}
-    insert_event(connection, at, "job.extended", {"job_id": extended.job_id, **steps})
+    insert_event(connection, "job.extended", {"job_id": extended.job_id, **steps})
     return extended
 
 
-def insert_change(connection: sqlite3.Connection, at: float, change: JobChange) -> None:
+def insert_change(connection: sqlite3.Connection, change: JobChange) -> None:
     """Record other settings of the newest job from a step on. Raise Conflict unless this is the next revision."""
     job = queries.latest_job(connection)
     if job is None:
@@ -79,15 +77,14 @@ def insert_change(connection: sqlite3.Connection, at: float, change: JobChange) 
         raise Conflict(f"the job is at revision {last}: the next one is not {change.revision}")
     connection.execute(
         "INSERT INTO job_changes (job_id, revision, at_step, settings, at) VALUES (?, ?, ?, ?, ?)",
-        (job.job_id, change.revision, change.at_step, to_json(dict(change.settings)), at),
+        (job.job_id, change.revision, change.at_step, to_json(dict(change.settings)), time.time()),
     )
     detail = {"revision": change.revision, "at_step": change.at_step, "settings": dict(change.settings)}
-    insert_event(connection, at, "job.changed", {"job_id": job.job_id, **detail})
+    insert_event(connection, "job.changed", {"job_id": job.job_id, **detail})
 
 
 def answer_fault(
     connection: sqlite3.Connection,
-    at: float,
     kind: str,
     detail: Mapping[str, Any],
     *,
@@ -99,19 +96,19 @@ def answer_fault(
     The weights stay where they are if `back_to` is None.
     """
     if back_to is not None:
-        rewind(connection, at, back_to, kind)
+        rewind(connection, back_to, kind)
     for change in changes:
-        insert_change(connection, at, change)
-    insert_event(connection, at, kind, detail)
+        insert_change(connection, change)
+    insert_event(connection, kind, detail)
 
 
-def recover(connection: sqlite3.Connection, at: float, reason: str = "server_restarted") -> OpenWork:
+def recover(connection: sqlite3.Connection, reason: str = "server_restarted") -> OpenWork:
     """Return the work to continue after a crash.
 
     Batches that were closed and never finished fail with `reason`. Running episodes continue, with one more system
     failure counted.
     """
-    returned = fail_closed_batches(connection, at, reason)
+    returned = fail_closed_batches(connection, reason)
     last = connection.execute(
         f"SELECT step, weight_version FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained'"
         " ORDER BY step DESC LIMIT 1"
@@ -134,12 +131,12 @@ def recover(connection: sqlite3.Connection, at: float, reason: str = "server_res
     )
 
 
-def close_books(connection: sqlite3.Connection, at: float) -> None:
+def close_books(connection: sqlite3.Connection) -> None:
     """End all open work of the previous job, since the next job cannot train it."""
-    fail_closed_batches(connection, at, JOB_REPLACED)
+    fail_closed_batches(connection, JOB_REPLACED)
     expired = connection.execute(
         "UPDATE episodes SET state = ?, outcome = ?, ended_at = ? WHERE state IN ('running', 'prepared')",
-        (EpisodeState.EXPIRED, JOB_REPLACED, at),
+        (EpisodeState.EXPIRED, JOB_REPLACED, time.time()),
     ).rowcount
     count_closed(connection, EpisodeState.EXPIRED, {JOB_REPLACED: expired})
     dropped = connection.execute(
@@ -148,5 +145,5 @@ def close_books(connection: sqlite3.Connection, at: float) -> None:
     count_closed(connection, EpisodeState.DROPPED, {JOB_REPLACED: dropped})
     connection.execute(
         "UPDATE evaluations SET state = ?, reason = ?, ended_at = ? WHERE state IN ('due', 'running')",
-        (EvaluationState.ABANDONED, JOB_REPLACED, at),
+        (EvaluationState.ABANDONED, JOB_REPLACED, time.time()),
     )

@@ -1,6 +1,6 @@
 """Answers as the worker of verifiers does, without the library: what goes wrong there can be had here at will.
 
-Place in the flow: tests name it as the interpreter that has verifiers. Options of the taskset say what it does:
+Tests name it as the interpreter that has verifiers. Options of the taskset say what it does:
 
     count, split_values, is_endless     its tasks; with `overlap` both of its own splits have the first one
     reward                              of every rollout; without it the model is called and 0.5 is paid

@@ -12,12 +12,6 @@ from typing import Any
 
 import pytest
 
-from experiments_db import StudyStatus, lease_name, open_store
-from researcher.loop.settings_check import check_study
-from researcher.record.lease import TTL_S
-from researcher.study.requests import EXAMPLE, create_study
-from researcher.study.settings import StudySettings
-from researcher.study.topic import complete_from_topic
 from swarm import SwarmClient, TrainJob
 
 pytestmark = pytest.mark.timeout(500)
@@ -80,6 +74,11 @@ def test_hints_of_an_environment_that_fails_show_what_fails_and_go_on_where_it_f
 
 @pytest.mark.slow
 def test_the_command_that_goes_on_with_a_killed_study_finishes_it(shell: Shell) -> None:
+    from experiments_db import StudyStatus, lease_name, open_store
+    from researcher.record.lease import TTL_S
+    from researcher.study.requests import create_study
+    from researcher.study.settings import StudySettings
+
     with open_store(shell.place / "my runs" / "research.db") as store:
         settings = StudySettings(engine="fake", steps=1, seeds=1, eval_episodes=4, parallel=1, underpowered=True)
         study = create_study(store, TOPIC, settings)
@@ -101,6 +100,12 @@ def test_the_command_that_goes_on_with_a_killed_study_finishes_it(shell: Shell) 
 
 
 def test_hints_for_a_study_that_there_is_not_list_and_begin_one(shell: Shell) -> None:
+    from experiments_db import open_store
+    from researcher.loop.settings_check import check_study
+    from researcher.study.requests import EXAMPLE
+    from researcher.study.settings import StudySettings
+    from researcher.study.topic import complete_from_topic
+
     with open_store(shell.place / "my runs" / "research.db") as store:
         known = store.create_study(TOPIC, planner="rules").id
     open_store(shell.place / "empty" / "research.db").close()

@@ -6,17 +6,24 @@ make the bounds narrower; `python -m bench judge` measures the rates themselves 
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from scipy import stats
 
-from bench.judge import Truth, play_studies, policies, upper_bound
-
-POLICIES = policies()
 BETTER = "lr=0.003"
 FEW_OR_MANY = pytest.mark.parametrize("studies", [10, pytest.param(120, marks=pytest.mark.slow)])
 
 
+@pytest.fixture(scope="module")
+def judge() -> Any:
+    import bench.judge
+
+    return bench.judge
+
+
 def most_by_chance(rate: float, studies: int) -> int:
+    from scipy import stats
+
     return int(stats.binom.isf(1e-6, studies, rate))
 
 
@@ -32,18 +39,20 @@ def most_by_chance(rate: float, studies: int) -> int:
         pytest.param("same arms", 60, marks=pytest.mark.slow),
     ],
 )
-def test_useless_arms_are_kept_no_more_often_than_the_charter_says(policy: str, studies: int) -> None:
-    chosen = POLICIES[policy]
-    played = play_studies(chosen.charter, chosen.make_planner, Truth(), studies, seed=1)
+def test_useless_arms_are_kept_no_more_often_than_the_charter_says(judge: Any, policy: str, studies: int) -> None:
+    chosen = judge.policies()[policy]
+    played = judge.play_studies(chosen.charter, chosen.make_planner, judge.Truth(), studies, seed=1)
 
     assert sum(bool(each.kept) for each in played) <= most_by_chance(chosen.charter.rule.alpha, studies)
 
 
 @pytest.mark.timeout(400)
 @FEW_OR_MANY
-def test_better_arm_is_found_with_the_runs_that_the_design_chose(studies: int) -> None:
-    chosen = POLICIES["fixed"]
-    played = play_studies(chosen.charter, chosen.make_planner, Truth({BETTER: 0.6}, deviation=0.03), studies, seed=2)
+def test_better_arm_is_found_with_the_runs_that_the_design_chose(judge: Any, studies: int) -> None:
+    chosen = judge.policies()["fixed"]
+    played = judge.play_studies(
+        chosen.charter, chosen.make_planner, judge.Truth({BETTER: 0.6}, deviation=0.03), studies, seed=2
+    )
 
     missed = sum(BETTER not in each.kept for each in played)
     assert missed <= most_by_chance(0.2, studies)
@@ -52,16 +61,16 @@ def test_better_arm_is_found_with_the_runs_that_the_design_chose(studies: int) -
 
 @pytest.mark.timeout(400)
 @FEW_OR_MANY
-def test_arm_that_diverges_is_kept_only_where_none_of_its_runs_did(studies: int) -> None:
-    chosen = POLICIES["fixed"]
-    truth = Truth({BETTER: 0.8}, failures={BETTER: 0.3})
-    played = play_studies(chosen.charter, chosen.make_planner, truth, studies, seed=3)
+def test_arm_that_diverges_is_kept_only_where_none_of_its_runs_did(judge: Any, studies: int) -> None:
+    chosen = judge.policies()["fixed"]
+    truth = judge.Truth({BETTER: 0.8}, failures={BETTER: 0.3})
+    played = judge.play_studies(chosen.charter, chosen.make_planner, truth, studies, seed=3)
 
     # The probability that none of at least six runs diverges is 0.118.
     assert all(each.seeds >= 6 for each in played)
     assert sum(BETTER in each.kept for each in played) <= most_by_chance(0.7**6, studies)
 
 
-def test_upper_bound_is_that_of_clopper_and_pearson() -> None:
-    assert upper_bound(0, 59) == pytest.approx(0.05, abs=0.001)
-    assert upper_bound(5, 5) == 1.0
+def test_upper_bound_is_that_of_clopper_and_pearson(judge: Any) -> None:
+    assert judge.upper_bound(0, 59) == pytest.approx(0.05, abs=0.001)
+    assert judge.upper_bound(5, 5) == 1.0

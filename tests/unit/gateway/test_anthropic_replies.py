@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from anthropic.lib.streaming._messages import accumulate_event
-from anthropic.types import Message, RawMessageStreamEvent
-from anthropic.types.shared import ErrorResponse
 from dialect_turns import recorded_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +36,6 @@ from swarm.types import FinishReason, ReasoningPart, TextPart, TokenDelta, ToolC
 
 HEAD = CallHead("0f3c", 1_700_000_000, "nano")
 DEFAULTS = SamplingDefaults(1.0, 1.0, 64)
-EVENT = TypeAdapter(RawMessageStreamEvent)
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
 USER = {"role": "user", "content": "Hello"}
 SAID = {"role": "assistant", "content": "12"}
@@ -52,6 +50,21 @@ CALLS = {
 }
 
 
+@cache
+def sdk():
+    """Anthropic's types, which take a second to import."""
+    from anthropic.lib.streaming._messages import accumulate_event
+    from anthropic.types import Message, RawMessageStreamEvent
+    from anthropic.types.shared import ErrorResponse
+
+    return SimpleNamespace(
+        accumulate_event=accumulate_event,
+        Message=Message,
+        EVENT=TypeAdapter(RawMessageStreamEvent),
+        ErrorResponse=ErrorResponse,
+    )
+
+
 def _request(turns=(), **fields):
     body = {"model": "nano", "messages": [USER], "max_tokens": 64, **fields}
     return parse_message_request(body, DEFAULTS, RecordedReplies(turns), lambda _: False)
@@ -64,7 +77,7 @@ def _turn(request, reply, output_ids=(5, 6, 7), finish=FinishReason.STOP):
 def _render(codec, request, turn):
     body = render_message(request, CallResult(HEAD, (Completion(0, turn),)), codec)
     json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
-    return Message.model_validate(body, strict=True)
+    return sdk().Message.model_validate(body, strict=True)
 
 
 def _frames(codec, request, turn, parts=None):
@@ -81,10 +94,10 @@ def _streamed(codec, request, turn, parts=None):
     """What the SDK makes of the stream, and the names of its events."""
     message, buffers, names = None, {}, []
     for frame in _frames(codec, request, turn, parts):
-        event = EVENT.validate_json(json.dumps(frame.data), strict=True)
+        event = sdk().EVENT.validate_json(json.dumps(frame.data), strict=True)
         assert frame.event == event.type
         names.append(event.type)
-        message = accumulate_event(event=event, current_snapshot=message, json_bufs=buffers)
+        message = sdk().accumulate_event(event=event, current_snapshot=message, json_bufs=buffers)
     return message, names
 
 
@@ -182,7 +195,7 @@ def test_a_broken_stream_ends_with_an_error_event(nano):
     (frame,) = MessageStream(_request(), HEAD, nano).fail(RolloutPaused("weights are changing"))
 
     assert frame.event == "error"
-    error = ErrorResponse.model_validate(frame.data, strict=True).error
+    error = sdk().ErrorResponse.model_validate(frame.data, strict=True).error
     assert (error.type, error.message) == ("overloaded_error", "weights are changing")
 
 
@@ -202,7 +215,7 @@ def test_a_broken_stream_ends_with_an_error_event(nano):
 def test_errors_have_the_shape_of_the_sdk(error, status, kind, headers):
     response = anthropic_error_response(error, "req-1")
 
-    body = ErrorResponse.model_validate_json(bytes(response.body), strict=True)
+    body = sdk().ErrorResponse.model_validate_json(bytes(response.body), strict=True)
     assert (response.status_code, body.error.type, body.request_id) == (status, kind, "req-1")
     assert body.error.message.endswith(error.message)
     assert {name: response.headers[name] for name in headers} == headers
@@ -213,7 +226,7 @@ def test_a_refused_thread_is_told_so_that_the_tool_runner_goes_on_without():
     with pytest.raises(UnknownParameter) as refusal:
         _request(thread={"type": "create"})
 
-    error = ErrorResponse.model_validate(anthropic_error(refusal.value), strict=True).error
+    error = sdk().ErrorResponse.model_validate(anthropic_error(refusal.value), strict=True).error
     assert (error.type, error.details["error_code"]) == ("invalid_request_error", "thread_unsupported_request")
 
 

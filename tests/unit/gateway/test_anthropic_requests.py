@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import anthropic.types as published
-import anthropic.types.beta as published_betas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -327,6 +325,9 @@ def _documented(params):
 
 
 def test_every_field_of_the_published_api_is_in_a_table():
+    import anthropic.types as published
+    import anthropic.types.beta as published_betas
+
     messages = _documented(published.message_create_params.MessageCreateParamsBase)
     betas = _documented(published_betas.message_create_params.MessageCreateParamsBase)
     assert (messages | betas | {"stream", "temperature", "top_p", "top_k"}) - MESSAGE_FIELDS.keys() == set()

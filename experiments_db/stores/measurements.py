@@ -45,6 +45,15 @@ class NewEvaluation(TypedDict):
     details: NotRequired[JsonObject | None]
 
 
+class EvaluationConditions(TypedDict, total=False):
+    """The evaluations that are asked for; None is no condition."""
+
+    study_id: str | None
+    run_ids: Collection[str] | None
+    phase: str | None
+    split: str | None
+
+
 class MeasurementStore(StoreBase):
     def record_metrics(self, run_id: str, values: Mapping[int, Mapping[str, float]]) -> None:
         """Store points as {step: {name: value}}; a point stored before under the same step and name is replaced.
@@ -123,40 +132,20 @@ class MeasurementStore(StoreBase):
         )
         return found[0] if found else None
 
-    def list_evaluations(
-        self,
-        *,
-        study_id: str | None = None,
-        run_ids: Collection[str] | None = None,
-        phase: str | None = None,
-        split: str | None = None,
-    ) -> list[DetailedEvaluation]:
+    def list_evaluations(self, **wanted: Unpack[EvaluationConditions]) -> list[DetailedEvaluation]:
         """Return evaluations that meet every condition given, in the order of recording; None is no condition."""
-        return self._list_evaluations(EVALUATIONS, study_id, run_ids, phase, split)
+        return self._list_evaluations(EVALUATIONS, wanted)
 
-    def list_evaluation_summaries(
-        self,
-        *,
-        study_id: str | None = None,
-        run_ids: Collection[str] | None = None,
-        phase: str | None = None,
-        split: str | None = None,
-    ) -> list[EvaluationSummary]:
+    def list_evaluation_summaries(self, **wanted: Unpack[EvaluationConditions]) -> list[EvaluationSummary]:
         """Return evaluations like `list_evaluations`, without `details`, the largest part of each."""
-        return self._list_evaluations(EVALUATION_SUMMARIES, study_id, run_ids, phase, split)
+        return self._list_evaluations(EVALUATION_SUMMARIES, wanted)
 
-    def _list_evaluations(
-        self,
-        rows: Rows[EvaluationT],
-        study_id: str | None,
-        run_ids: Collection[str] | None,
-        phase: str | None,
-        split: str | None,
-    ) -> list[EvaluationT]:
+    def _list_evaluations(self, rows: Rows[EvaluationT], wanted: EvaluationConditions) -> list[EvaluationT]:
+        study_id, run_ids = wanted.get("study_id"), wanted.get("run_ids")
         conditions = [] if study_id is None else [_of_study(study_id)]
         if run_ids is not None:
             conditions.append(EVALUATIONS.c.run_id.in_(run_ids))
-        return self._list(rows, *conditions, phase=phase, split=split)
+        return self._list(rows, *conditions, phase=wanted.get("phase"), split=wanted.get("split"))
 
     def record_episodes(self, run_id: str, episodes: Sequence[EpisodeSample]) -> None:
         """Store episodes of one run, all or none. Raises RecordNotFound.

@@ -59,6 +59,8 @@ DAMAGED = {
 }
 
 OWN = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:")
+FIRST = PAGES[:3]
+OFTEN = ("one study", "hostile names and tokens")
 CHARTED = ("one study", "hostile names and tokens", "strange numbers")
 PAGE_TIMEOUT_MS = 60_000
 ROW_HEIGHT = 35
@@ -148,8 +150,14 @@ def databases(home: Path) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("address", PAGES)
-@pytest.mark.parametrize("kind", FILLED)
+@pytest.mark.parametrize(
+    ("kind", "address"),
+    [
+        pytest.param(kind, address, marks=() if kind in OFTEN or address in FIRST else pytest.mark.slow)
+        for kind in FILLED
+        for address in PAGES
+    ],
+)
 def test_a_page_shows_whatever_is_in_a_database(tab: Tab, databases: dict[str, Path], kind: str, address: str) -> None:
     tab.open(address, databases[kind])
     assert tab.page.locator('[data-testid="stAlertContentError"]').count() == 0
@@ -164,7 +172,7 @@ def test_a_closed_part_shows_whatever_is_in_a_database(
     assert tab.page.locator('[data-testid="stAlertContentError"]').count() == 0
 
 
-@pytest.mark.parametrize("address", [*PAGES[:3], *(pytest.param(each, marks=pytest.mark.slow) for each in PAGES[3:])])
+@pytest.mark.parametrize("address", [*FIRST, *(pytest.param(each, marks=pytest.mark.slow) for each in PAGES[3:])])
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_a_page_says_what_is_wrong_with_a_database(
     tab: Tab, databases: dict[str, Path], kind: str, address: str
@@ -179,7 +187,7 @@ def test_the_explorer_says_what_else_may_be_wrong_with_a_database(
     assert DAMAGED[kind] in tab.open("/", databases[kind])
 
 
-@pytest.mark.parametrize("address", PAGES)
+@pytest.mark.parametrize("address", [*FIRST, *(pytest.param(each, marks=pytest.mark.slow) for each in PAGES[3:])])
 def test_a_page_shows_a_database_that_another_process_is_writing(tab: Tab, tmp_path: Path, address: str) -> None:
     database = make_database(tmp_path, "one study")
     with closing(sqlite3.connect(database, isolation_level=None)) as writer:

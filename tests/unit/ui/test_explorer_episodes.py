@@ -122,18 +122,3 @@ def test_without_an_address_the_newest_training_is_shown(open_page, recorded) ->
     page = open_page("episodes", path)
     assert page.query_params["training"] in (ids["training"], [ids["training"]])
     assert len(page.dataframe[0].value) == PER_PAGE
-
-
-@pytest.mark.parametrize(
-    "params", [{"training": "unknown"}, {"run": HOSTILE}, {"study": "unknown"}, {"episode": HOSTILE}]
-)
-def test_unknown_ids_are_told_in_one_line(open_page, recorded, params: dict[str, str]) -> None:
-    path, ids = recorded
-    owner = {"training": ids["training"]} if "episode" in params else {}
-    page = open_page("episodes", path, **owner, **params)
-    assert len(page.warning) == 1 and "there is no" in page.warning[0].value
-
-
-def test_a_database_without_episodes_says_how_they_come(open_page, tmp_path: Path) -> None:
-    page = open_page("episodes", create_database(tmp_path))
-    assert not page.error and "swarm train" in words(page)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from explorer_samples import ARMS, HOSTILE, create_database, words
+from explorer_samples import ARMS, HOSTILE, create_database, make_database, words
 
 from experiments_db import StudyStatus, lease_name, open_store
 
 PAGES = ("home", "studies", "study", "runs", "run", "compare")
+TRAINING_PAGES = ("trainings", "episodes", "servers")
 # Each section with something that only it shows.
 STUDY_SECTIONS = {
     "Results": "Scored by the evaluator",
@@ -77,16 +78,11 @@ def test_study_page_shows_each_section(open_page, filled: Path, section: str) ->
 
 
 @pytest.mark.parametrize("section", RUN_SECTIONS)
-def test_run_page_shows_each_section(open_page, filled: Path, section: str) -> None:
+def test_run_page_shows_each_section_also_of_a_run_that_failed_at_once(open_page, filled: Path, section: str) -> None:
     page = open_page("run", filled, run=run_ids(filled, "finished")[0], part=section)
-    assert not page.error and not page.warning
+    failed = open_page("run", filled, run=run_ids(filled, "failed")[0], part=section)
+    assert not page.error and not page.warning and not failed.error and not failed.warning
     assert RUN_SECTIONS[section] in words(page)
-
-
-@pytest.mark.parametrize("section", RUN_SECTIONS)
-def test_run_page_bears_a_run_that_failed_at_once(open_page, filled: Path, section: str) -> None:
-    page = open_page("run", filled, run=run_ids(filled, "failed")[0], part=section)
-    assert not page.error and not page.warning
 
 
 @pytest.mark.parametrize("section", COMPARE_SECTIONS)
@@ -178,11 +174,10 @@ def test_runs_page_lists_all_of_three_hundred_runs(open_page, crowded: Path) -> 
     assert len(page.dataframe[0].value) == 300
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_database_without_studies_says_how_to_start_one(open_page, tmp_path: Path, page: str) -> None:
+@pytest.mark.parametrize("page", [*PAGES, *TRAINING_PAGES])
+def test_an_empty_database_says_how_it_is_filled(open_page, tmp_path: Path, page: str) -> None:
     shown = open_page(page, create_database(tmp_path))
-    assert not shown.error
-    assert "researcher start" in words(shown)
+    assert not shown.error and ("swarm train" if page in TRAINING_PAGES else "researcher start") in words(shown)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -192,33 +187,22 @@ def test_a_missing_database_says_how_to_start_a_study(open_page, tmp_path: Path,
     assert not (tmp_path / "none.db").exists()
 
 
-def test_a_file_that_is_no_database_is_told_in_one_line(open_page, tmp_path: Path) -> None:
-    (tmp_path / "notes.db").write_text("these are notes")
-    shown = open_page("studies", tmp_path / "notes.db")
-    assert len(shown.error) == 1
-    assert "not a SQLite database" in shown.error[0].value.replace("\\", "")
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("no database", "not a SQLite database"), ("of another version", "another version"), ("cut off", "not usable")],
+)
+def test_a_database_that_cannot_be_read_is_told_in_one_line(open_page, tmp_path: Path, kind: str, said: str) -> None:
+    shown = open_page("studies", make_database(tmp_path, kind))
+    assert len(shown.error) == 1 and said in shown.error[0].value.replace("\\", "")
 
 
-def test_a_database_of_another_version_is_told_in_one_line(open_page, tmp_path: Path) -> None:
-    path = create_database(tmp_path)
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE experiments_db_version SET digest = '0123abcd'")
-    connection.commit()
-    connection.close()
-    shown = open_page("studies", path)
-    assert len(shown.error) == 1
-    assert "another version" in shown.error[0].value
-
-
-def test_a_damaged_database_is_told_in_one_line(open_page, filled: Path, tmp_path: Path) -> None:
-    content = bytearray(filled.read_bytes())
-    content[4096:] = b"\xff" * (len(content) - 4096)
-    (tmp_path / "damaged.db").write_bytes(content)
-    shown = open_page("studies", tmp_path / "damaged.db")
-    assert len(shown.error) == 1
-
-
-@pytest.mark.parametrize(("page", "key"), [("run", "run"), ("study", "study"), ("compare", "runs")])
+@pytest.mark.parametrize(
+    ("page", "key"),
+    [
+        ("run", "run"), ("study", "study"), ("compare", "runs"), ("training", "training"), ("episodes", "training"),
+        ("episodes", "run"), ("episodes", "study"),
+    ],
+)  # fmt: skip
 def test_an_unknown_id_is_told_in_one_line(open_page, filled: Path, page: str, key: str) -> None:
     shown = open_page(page, filled, **{key: HOSTILE})
     assert len(shown.warning) == 1

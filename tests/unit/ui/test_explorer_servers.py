@@ -16,7 +16,7 @@ import httpx
 import pytest
 from explorer_samples import HOSTILE, create_database, record_training, words
 
-from experiments_db import RecordedServer, RunStatus, open_store
+from experiments_db import RunStatus
 from swarm.job import TrainJob
 from ui.servers.calls import LIMIT_S, READ_STATUS, ServerCallFailed, call_server, check_address
 
@@ -267,33 +267,3 @@ def test_lines_that_are_no_settings_are_refused(text: str) -> None:
 
     with pytest.raises(ValueError):
         parse_settings(text)
-
-
-def test_a_database_without_servers_says_how_they_come(open_page, tmp_path: Path) -> None:
-    page = open_page("servers", create_database(tmp_path))
-    assert not page.error and "swarm train" in words(page)
-
-
-def test_hostile_records_of_servers_are_shown_as_text(open_page, tmp_path: Path) -> None:
-    evil = f"http://{HOSTILE}\n\u202e:red[no]{'a' * 5000}"
-
-    def fill(store, home: Path) -> None:
-        record_training(store, home=evil, steps=1)
-        arm = store.create_experiment(store.create_study("Which?", planner="rules").id, "a", factors={}, job={})
-        run = store.claim_run(arm.id, 1, "key", job={"model": evil})
-        store.update_run(run.id, status=RunStatus.LAUNCHING, server_url=evil)
-
-    database = create_database(tmp_path, fill)
-    ids = [server.home or f"{server.study_id} {server.url}" for server in listed(database)]
-    for chosen in ids:
-        page = open_page("servers", database, server=chosen)
-        assert not page.error and len(page.dataframe[0].value) == 2
-        press(page, "Connect")
-        assert not page.exception and not page.error
-        for part in [*page.markdown, *page.caption, *page.warning]:
-            assert HOSTILE not in part.value and ":red[no]" not in part.value
-
-
-def listed(database: Path) -> list[RecordedServer]:
-    with open_store(database, read_only=True) as store:
-        return store.list_servers()

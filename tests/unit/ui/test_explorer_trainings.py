@@ -88,13 +88,6 @@ def test_the_trainings_are_listed_with_their_last_reward_and_filtered_by_a_setti
     assert "no column" in unread.warning[0].value
 
 
-@pytest.mark.parametrize("page", ["trainings", "training"])
-def test_without_a_recorded_training_the_pages_say_so(open_page, tmp_path: Path, page: str) -> None:
-    open_store(tmp_path / "research.db").close()
-    shown = open_page(page, tmp_path / "research.db")
-    assert "recorded a training" in words(shown)
-
-
 def test_a_rewind_deletes_what_came_after_its_step(trainings) -> None:
     path, ids = trainings
     with open_store(path) as store:

@@ -1,16 +1,18 @@
+from __future__ import annotations
+
 import os
 import sqlite3
 import stat
 import sys
+from collections.abc import Callable
+from contextlib import closing
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from experiments_db import (
-    ExperimentStore,
     InvalidRecord,
     NotAStore,
     ReadOnlyStore,
@@ -19,7 +21,6 @@ from experiments_db import (
     StoreUnavailable,
     open_store,
 )
-from experiments_db.engine import connect
 
 
 @pytest.fixture
@@ -27,12 +28,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "research.db"
 
 
-def pragma(path: Path, name: str) -> object:
-    database = connect(path, read_only=False)
-    with database.read() as session:
-        value = session.execute(sa.text(f"PRAGMA {name}")).scalar_one()
-    database.close()
-    return value
+@pytest.fixture(scope="module")
+def connect():
+    """Opens a database without a store; it loads SQLAlchemy."""
+    from experiments_db.engine import connect
+
+    return connect
 
 
 def test_store_is_made_with_its_folders_and_opened_again(tmp_path: Path) -> None:
@@ -44,12 +45,13 @@ def test_store_is_made_with_its_folders_and_opened_again(tmp_path: Path) -> None
     assert path.is_file()
 
 
-def test_sqlite_runs_with_the_settings_it_should(path: Path) -> None:
+def test_sqlite_runs_with_the_settings_it_should(connect, path: Path) -> None:
     open_store(path).close()
-    assert pragma(path, "journal_mode") == "wal"
-    assert pragma(path, "foreign_keys") == 1
-    assert pragma(path, "synchronous") == 2
-    assert pragma(path, "busy_timeout") == 30_000
+    database = connect(path, read_only=False)
+    settings = {"journal_mode": "wal", "foreign_keys": 1, "synchronous": 2, "busy_timeout": 30_000}
+    with database.read() as connection:
+        assert settings == {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in settings}
+    database.close()
 
 
 def test_empty_file_becomes_a_store(path: Path) -> None:
@@ -58,45 +60,44 @@ def test_empty_file_becomes_a_store(path: Path) -> None:
         assert store.list_studies() == []
 
 
-@pytest.mark.parametrize("read_only", [False, True])
-def test_database_of_another_version_is_refused_and_left_as_it_is(path: Path, read_only: bool) -> None:
+def execute(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+def write_another_version(path: Path) -> None:
     open_store(path).close()
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE experiments_db_version SET digest = '0123abcd'")
-    connection.commit()
-    connection.close()
-    before = sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(SchemaMismatch, match=r"another version .*0123abcd.*: open it with that version, or"):
-        open_store(path, read_only=read_only)
-    assert sha256(path.read_bytes()).hexdigest() == before
+    execute(path, "UPDATE experiments_db_version SET digest = '0123abcd'")
 
 
-@pytest.mark.parametrize("read_only", [False, True])
-def test_database_of_another_program_is_refused_and_left_as_it_is(path: Path, read_only: bool) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE recipes (id INTEGER)")
-    connection.close()
-    before = sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(NotAStore, match="other tables"):
-        open_store(path, read_only=read_only)
-    assert sha256(path.read_bytes()).hexdigest() == before
-
-
-def test_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path) -> None:
-    path.write_text("dear diary, today I trained a model")
-    with pytest.raises(NotAStore, match="not a SQLite database"):
-        open_store(path)
-    assert path.read_text().startswith("dear diary")
-
-
-def test_damaged_database_is_reported(path: Path) -> None:
+def write_damage(path: Path) -> None:
     open_store(path).close()
     path.write_bytes(path.read_bytes()[:100] + b"\xff" * 8000)
-    with pytest.raises((StoreUnavailable, SchemaMismatch)):
-        open_store(path)
 
 
-def test_read_only_store_reads_and_never_writes(path: Path) -> None:
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (write_another_version, SchemaMismatch, "another version .*0123abcd.*: open it with that version, or name"),
+        (lambda path: execute(path, "CREATE TABLE recipes (id INTEGER)"), NotAStore, "other tables"),
+        (lambda path: path.write_text("dear diary, today I trained a model"), NotAStore, "not a SQLite database"),
+        (write_damage, (StoreUnavailable, SchemaMismatch), None),
+        (Path.mkdir, StoreUnavailable, "cannot use"),
+    ],
+    ids=["another version", "another program", "no database", "damaged", "a folder"],
+)
+def test_what_is_no_store_of_this_version_is_refused_and_left_as_it_is(
+    path: Path, make: Callable[[Path], object], error: type[Exception], said: str | None, read_only: bool
+) -> None:
+    make(path)
+    before = path.is_file() and sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(error, match=said):
+        open_store(path, read_only=read_only)
+    assert (path.is_file() and sha256(path.read_bytes()).hexdigest()) == before
+
+
+def test_read_only_store_reads_and_never_writes(connect, path: Path) -> None:
     with open_store(path) as store:
         study = store.create_study("t", planner="rules")
     with open_store(path, read_only=True) as store:
@@ -104,8 +105,8 @@ def test_read_only_store_reads_and_never_writes(path: Path) -> None:
         with pytest.raises(ReadOnlyStore, match="opened for reading"):
             store.create_study("t", planner="rules")
     database = connect(path, read_only=True)
-    with pytest.raises(ReadOnlyStore), database.read() as session:
-        session.execute(sa.text("DELETE FROM studies"))
+    with pytest.raises(ReadOnlyStore), database.read() as connection:
+        connection.exec_driver_sql("DELETE FROM studies")
     database.close()
 
 
@@ -165,22 +166,21 @@ def test_url_of_a_sqlite_file_is_the_same_as_its_path(path: Path) -> None:
         assert store.get_study(study.id) == study
 
 
-def test_folder_is_not_a_database(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="cannot use"):
-        open_store(tmp_path)
-
-
 def test_file_in_the_place_of_a_folder_is_reported(path: Path) -> None:
     path.write_text("")
     with pytest.raises(StoreUnavailable, match="cannot use"):
         open_store(path / "research.db")
 
 
-def test_full_disk_is_reported_and_stores_nothing_of_the_write(path: Path) -> None:
+def test_full_disk_is_reported_and_stores_nothing_of_the_write(connect, path: Path) -> None:
+    from sqlalchemy import event
+
+    from experiments_db import ExperimentStore
+
     open_store(path).close()
     database = connect(path, read_only=False)
     # SQLite answers a file that may grow no further as it does a full disk.
-    sa.event.listen(database.engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=80"))
+    event.listen(database.engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=80"))
     with ExperimentStore(database) as store:
         study = store.create_study("t", planner="rules")
         with pytest.raises(StoreUnavailable, match="full"):

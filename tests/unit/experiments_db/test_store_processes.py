@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments_db import Experiment, Run, StoreUnavailable, Study, engine, open_store
+from experiments_db import Experiment, Run, StoreUnavailable, Study, open_store
 
 TIMEOUT_S = 60
 
@@ -113,7 +113,7 @@ def test_writer_that_waits_too_long_is_told_so(tmp_path: Path, start: Start, mon
         study = store.create_study("t", planner="rules")
         holder = start(HOLD_LOCK, path)
         assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
-        monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.2)
+        monkeypatch.setattr("experiments_db.engine.BUSY_TIMEOUT_S", 0.2)
         with pytest.raises(StoreUnavailable, match="another process has been writing"):
             store.append_event(study.id, "x", "y")
         assert store.list_events(study.id) == []

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from experiments_db import (
-    DetailedEvaluation,
-    Experiment,
-    ExperimentStore,
-    Finding,
-    RecordedTraining,
-    Run,
-    Study,
-    Verdict,
-)
+from experiments_db import Verdict
+
+if TYPE_CHECKING:
+    from experiments_db import (
+        DetailedEvaluation,
+        Experiment,
+        ExperimentStore,
+        Finding,
+        RecordedTraining,
+        Run,
+        Study,
+    )
 
 
 def record_score(

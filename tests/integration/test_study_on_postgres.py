@@ -7,12 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import pytest
-import streamlit as st
 from postgres_schema import POSTGRES_URL, new_schema
-from streamlit.testing.v1 import AppTest
 
 from experiments_db import open_store
 
@@ -43,6 +41,8 @@ def run_researcher(command: str, *arguments: str, home: Path, location: str) -> 
 
 
 def test_a_study_on_postgresql_is_worked_on_shown_and_exported(location: str, tmp_path: Path) -> None:
+    import pandas as pd
+
     home, tables = tmp_path / "home", tmp_path / "tables"
     plan = [
         "--topic",
@@ -64,7 +64,10 @@ def test_a_study_on_postgresql_is_worked_on_shown_and_exported(location: str, tm
 
 
 @pytest.fixture
-def explorer(monkeypatch: pytest.MonkeyPatch, location: str) -> Iterator[AppTest]:
+def explorer(monkeypatch: pytest.MonkeyPatch, location: str) -> Iterator[Any]:
+    import streamlit as st
+    from streamlit.testing.v1 import AppTest
+
     monkeypatch.setenv("SWARM_RESEARCH_DB", location)
     yield AppTest.from_file(str(APP), default_timeout=TIMEOUT_S)
     st.cache_data.clear()
@@ -72,7 +75,7 @@ def explorer(monkeypatch: pytest.MonkeyPatch, location: str) -> Iterator[AppTest
     st.cache_resource.clear()
 
 
-def test_the_explorer_shows_a_study_on_postgresql(location: str, explorer: AppTest) -> None:
+def test_the_explorer_shows_a_study_on_postgresql(location: str, explorer) -> None:
     with open_store(location) as store:
         study = store.create_study("batch size 2 or 3 for tool use", planner="rules")
     for page, parameters in (("studies", {}), ("study", {"study": study.id})):

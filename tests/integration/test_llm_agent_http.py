@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,17 +15,21 @@ from llm_replies.server import CUT, ReplyServer
 
 from experiments_db import BudgetKind, ExperimentStore
 from prompts import digest
-from researcher.charter import Budget
+from researcher.charter import Budget, FrameRequest, Question
 from researcher.errors import BudgetExceeded, LanguageModelRefused, LanguageModelUnavailable, PlannerError, TopicInvalid
 from researcher.execution.background import BackgroundTasks
+from researcher.execution.preflight import check_program
+from researcher.history import History
 from researcher.planner.build import build_chat
 from researcher.planner.conversation.backoff import Backoff
 from researcher.planner.conversation.chat import Chat, ChatSettings
 from researcher.planner.language_model.answers import DecideAnswer, parse_answer
+from researcher.planner.llm import LLMPlanner
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
 from researcher.study.settings import read_settings
+from swarm.sandbox.sandbox import choose_sandbox
 
 KEY = "sk-canary-0123456789abcdef"
 STOP = '{"action": "stop", "reason": "done"}'
@@ -315,3 +321,36 @@ def test_question_without_tools_names_none(serve, ask):
 
     ask(server, Toolbox(()))
     assert "tools" not in server.requests[0] and "turns" not in server.requests[0]["messages"][0]["content"]
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_the_planted_bug_is_caught_by_check_and_repaired(store, study_id, start_server, tmp_path):
+    server, sandbox = start_server(), choose_sandbox(unsafe_no_sandbox=False)
+
+    def check(program, planned):
+        return check_program(
+            program, planned.job, workdir=tmp_path, sandbox=sandbox, preflight_url=server.url, environment="reverse"
+        )
+
+    with ReplyServer() as replies:
+        ledger = BudgetLedger(store, study_id, Budget())
+        settings = ChatSettings(model="m", base_url=replies.url, api_key=KEY)
+        planner = LLMPlanner(Chat(settings, store=store, study_id=study_id, ledger=ledger))
+        charter = planner.frame(FrameRequest("Which rate?", question=Question(fixed={"engine": "fake"})))
+        first, second, _ = planner.plan(charter, History()).arms
+        changed = replace(first, factors={**first.factors, "program": "changed"})
+        written = planner.write_program(charter, changed, None)
+        problems = check(written, first)
+        assert not written.trusted and [problem.stage for problem in problems] == ["preflight"]
+        assert "'dict' object has no attribute 'content'" in problems[0].message
+        assert str(tmp_path) not in problems[0].message
+
+        mended = planner.repair_program(charter, first, written, problems)
+        assert check(mended, first) == ()
+        assert "'dict' object has no attribute 'content'" in replies.requests[-1]["messages"][1]["content"]
+
+        calls = len(replies.requests)
+        heir = planner.write_program(charter, second, written)
+        assert heir.code == written.code
+        assert planner.repair_program(charter, second, heir, problems).code == mended.code
+        assert len(replies.requests) == calls

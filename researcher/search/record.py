@@ -11,8 +11,6 @@ from hashlib import sha256
 from experiments_db import EvaluationSummary, Experiment, ExperimentStatus, ExperimentStore, Run
 from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.charter import Charter, SearchRules
-from researcher.judge.judgement import rule_out
-from researcher.judge.samples import within
 from researcher.phases import BASE, ENDED_AT, FINAL
 from researcher.plan import Stage
 from researcher.record.log import plan_from_json
@@ -133,6 +131,9 @@ def describe_round(
     An interval covers evaluation noise alone. `earlier` are the comparisons of an earlier claim, which stay as they
     were judged, except for arms that were `excluded` since.
     """
+    # Imported here, because the judge loads a library of statistics.
+    from researcher.judge.judgement import rule_out
+
     return Analysis(
         arms=tuple(_summarize(charter, node, node.last) for node in tree.nodes if node.last is not None),
         comparisons=tuple(rule_out(item, excluded or {}) for item in earlier),
@@ -145,6 +146,8 @@ def describe_round(
 
 def _summarize(charter: Charter, node: SearchNode, last: RungScore) -> ArmSummary:
     from scipy import special
+
+    from researcher.judge.samples import within
 
     half_width = float(special.ndtri(1 - charter.rule.alpha / 2)) * last.stderr if last.stderr else math.nan
     low, high = last.score - half_width, last.score + half_width

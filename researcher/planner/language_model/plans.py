@@ -9,7 +9,6 @@ from researcher.charter import Charter, ComparedAt, SampleSizeGoal, SearchRules,
 from researcher.equal_amounts import hold_equal
 from researcher.errors import PlannerError
 from researcher.history import History
-from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete
 from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
 from researcher.planner.designs import lay_out
 from researcher.planner.language_model.answers import (
@@ -151,8 +150,10 @@ def _read_hypothesis(item: HypothesisAnswer, known: Collection[str], baseline: s
     The judge decides on final scores alone, so a hypothesis about another metric says that it is only described. Raises
     Unusable for unknown arms, or fewer arms than its relation takes.
     """
-    names = tuple(item.arms)
-    against = tuple(item.against)
+    # Imported here, because the judge loads a library of statistics.
+    from researcher.judge.contrasts import ARMS_OF_RELATION, is_complete
+
+    names, against = tuple(item.arms), tuple(item.against)
     if unknown := [name for name in (*names, *against) if name not in known]:
         raise Unusable(f"hypothesis {item.statement!r}: there is no arm {', '.join(unknown)}")
     if item.metric != FINAL_SCORE:

@@ -80,6 +80,8 @@ def serve_http(toolbox: Toolbox, host: str, port: int, *, token: str | None, ann
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
+            # Clients may connect as soon as the URL is announced: they wait until the application serves.
+            listener.listen()
         except OSError as error:
             raise ResearchError(f"{host}:{port} cannot be used: {error.strerror or error}") from error
         shown = f"[{host}]" if ":" in host else host

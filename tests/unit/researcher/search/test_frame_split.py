@@ -26,7 +26,7 @@ def frame_on(home: Path, tasks: int, charter: Charter) -> Charter:
     framed = replace(charter, environment="", environment_digest="", environment_name="tasks")
     study = begin_search(home, planner=ScriptedPlanner(Script(framed, (), {}, ())))
     fresh = study.store.create_study("A title", planner="scripted").id
-    deps = replace(study.deps, study_id=fresh, log=StudyLog(study.store, fresh))
+    deps = replace(study.deps, log=StudyLog(study.store, fresh))
     environment = StudiedEnvironment(reference, "tasks", "Questions.", "")
     try:
         frame(deps, first_state(fresh), FrameRequest("A title", environment=environment))

@@ -10,7 +10,7 @@ from swarm.environments.base import EnvironmentTask as EnvironmentTask
 from swarm.environments.base import Grade as Grade
 from swarm.environments.base import Session as Session
 from swarm.environments.base import Transcript as Transcript
-from swarm.lazy_names import lazy_names
+from swarm.processes.imports import lazy_names
 
 if TYPE_CHECKING:
     from swarm.environments.environment_check import transcript_of as transcript_of

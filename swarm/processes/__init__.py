@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from swarm.lazy_names import lazy_names
+from swarm.processes.imports import lazy_names
 
 if TYPE_CHECKING:
     from swarm.processes.child import KILLED as KILLED

@@ -1,11 +1,12 @@
-"""Faster imports of large libraries: pause the garbage collector, or keep libraries out."""
+"""Imports of large libraries made faster or kept out, and names of packages that load on first use."""
 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, cast
 
@@ -73,3 +74,17 @@ def keep_torch_out() -> None:
     """
     cast("dict[str, Any]", sys.modules).setdefault("torch", None)
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return the functions `__getattr__` and `__dir__` of a package, given its names by their modules."""
+    by_name = {name: module for module, names in modules.items() for name in names}
+
+    def find(name: str) -> object:
+        if name not in by_name:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(by_name[name]), name)
+
+    return find, lambda: sorted(by_name)

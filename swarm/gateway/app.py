@@ -35,7 +35,7 @@ from swarm.gateway.dialects.endpoint import model_router
 from swarm.gateway.dialects.models import models_router
 from swarm.gateway.dialects.responses.routes import responses_router
 from swarm.gateway.dialects.tables import describe_bodies
-from swarm.gateway.dialects.tokenize.routes import tokenize_router
+from swarm.gateway.dialects.tokenize import tokenize_router
 from swarm.gateway.http.audit import AuditLog
 from swarm.gateway.http.auth import CLIENTS, COMMANDERS, EVERYBODY, READERS, PathKeys, TokenGuard
 from swarm.gateway.http.errors import install_error_handlers

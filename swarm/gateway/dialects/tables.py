@@ -12,7 +12,7 @@ from swarm.gateway.dialects.chat.request import CHAT_FIELDS, ChatBody
 from swarm.gateway.dialects.completions.request import COMPLETION_FIELDS, CompletionBody
 from swarm.gateway.dialects.fields import FieldTable
 from swarm.gateway.dialects.responses.request import RESPONSE_FIELDS, ResponseBody
-from swarm.gateway.dialects.tokenize.request import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, DetokenizeBody, TokenizeBody
+from swarm.gateway.dialects.tokenize import DETOKENIZE_FIELDS, TOKENIZE_FIELDS, DetokenizeBody, TokenizeBody
 
 _TEXT = "Reverse: ABC"
 _CHAT: Mapping[str, Any] = {"model": "default", "messages": [{"role": "user", "content": _TEXT}]}

@@ -83,7 +83,7 @@ def start(
     given = locals()
     with failures_in_one_line():
         from researcher.loop.settings_check import check_study
-        from researcher.study.topic import complete_from_topic
+        from researcher.study.settings import complete_from_topic
 
         settings = complete_from_topic(topic, _read_flags(given))
         for line in check_study(topic, settings):

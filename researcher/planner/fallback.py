@@ -19,8 +19,7 @@ from researcher.planner.predictions import predict
 from researcher.planner.rules import build_rules_planner
 from researcher.question.factors import PROGRAM
 from researcher.search.rules import default_space
-from researcher.study.settings import StudySettings
-from researcher.study.topic import read_request
+from researcher.study.settings import StudySettings, read_request
 from researcher.tree import Move
 
 T = TypeVar("T")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sqlite3
 import threading
 import time
@@ -93,12 +92,6 @@ def _look(path: Path, noted: Mark | None, limit_s: float | None) -> Inspected:
 def _require_new(path: Path, noted: Mark | None) -> None:
     """Raise LedgerDamaged unless an empty or missing ledger never had any content."""
     state = "is empty" if path.exists() else "is missing"
-    packed = path.with_name(f"{path.name}.xz")
-    if packed.exists() and noted is not None:
-        raise LedgerError(
-            f"{path} {state}, its {noted.acknowledged:,} acknowledged episodes are in {packed.name}: unpack it with"
-            f" xz --decompress {shlex.quote(str(packed))}"
-        )
     was_there = noted.sequence > 0 if noted is not None else control_path(path).exists()
     if was_there or not _is_empty(log_of(path)):
         raise _damaged(path, state, noted, 0)

@@ -16,8 +16,7 @@ from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.history import History
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS
-from researcher.study.settings import StudySettings
-from researcher.study.topic import read_request
+from researcher.study.settings import StudySettings, read_request
 
 TOPICS = Path(__file__).parents[2] / "topics"
 

@@ -11,8 +11,7 @@ from researcher.history import History
 from researcher.loop.settings_check import check_study
 from researcher.plan import Plan
 from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import read_settings
-from researcher.study.topic import read_request
+from researcher.study.settings import read_request, read_settings
 
 
 def _begin(topic: str, **flags: object) -> tuple[Charter, Plan]:

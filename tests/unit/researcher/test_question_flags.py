@@ -22,8 +22,7 @@ from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import read_factors, read_fixed, value_as_text
 from researcher.record.log import charter_from_json, to_json
-from researcher.study.settings import StudySettings, read_settings
-from researcher.study.topic import read_request
+from researcher.study.settings import StudySettings, read_request, read_settings
 from swarm.job import build_job
 
 OPTIONS = {"grader": "exact", "max_tokens": "9"}

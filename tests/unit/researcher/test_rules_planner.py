@@ -17,8 +17,7 @@ from researcher.judge.contrasts import is_complete
 from researcher.plan import Plan, ProgramProblem, Relation, Stage
 from researcher.planner.rules import RulesPlanner
 from researcher.search.rounds import check_round
-from researcher.study.settings import read_settings
-from researcher.study.topic import read_request
+from researcher.study.settings import read_request, read_settings
 from researcher.tree import Expand, Promote, RungScore, SearchNode, SearchTree
 from swarm.program import is_program
 

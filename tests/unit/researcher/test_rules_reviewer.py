@@ -23,8 +23,7 @@ from researcher.planner.rules import RulesPlanner
 from researcher.record.costs import AttemptCost, cost_to_json
 from researcher.reviewer.reward_probe import GradedAttempt, SandboxedRewards, run_reward
 from researcher.reviewer.rules import RulesReviewer
-from researcher.study.settings import read_settings
-from researcher.study.topic import read_request
+from researcher.study.settings import read_request, read_settings
 from swarm.environments import Environment, load_environment
 from swarm.errors import ProgramFailure
 from swarm.guard import REWARD, SUCCESS

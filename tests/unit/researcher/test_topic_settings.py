@@ -10,10 +10,9 @@ from experiments_db import open_store
 from researcher.charter import Asked, ComparedAt, JudgedBy, StudyKind
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.loop.settings_check import check_study
-from researcher.study import topic as study_topic
+from researcher.study import settings as study_settings
 from researcher.study.requests import create_study
-from researcher.study.settings import StudySettings, read_settings
-from researcher.study.topic import complete_from_topic
+from researcher.study.settings import StudySettings, complete_from_topic, read_settings
 
 ELSEWHERE = ("http://127.0.0.1:9",)
 
@@ -38,7 +37,7 @@ def test_gpus_of_the_topic_are_asked_of_servers_elsewhere() -> None:
 def test_more_gpus_than_there_are_are_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, here: int, is_enough: bool
 ) -> None:
-    monkeypatch.setattr(study_topic, "_count_gpus", lambda _: here)
+    monkeypatch.setattr(study_settings, "_count_gpus", lambda _: here)
     if is_enough:
         assert complete_from_topic("lr on sorting with 8 GPUs", StudySettings()).n_gpu == 8
         return

@@ -18,17 +18,16 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
-from experiments_db import Author, DetailedEvaluation, Experiment, ExperimentStore, Run, RunStatus, Study, open_store
-from researcher.charter import Charter
+from experiments_db import Author, DetailedEvaluation, Experiment, ExperimentStore, Run, RunStatus, open_store
 from researcher.errors import ResearchError, ServerProblem
 from researcher.evaluation.evaluator import Evaluator
 from researcher.execution.early_stopping import TIME_LIMITS
 from researcher.execution.environments import StudyEnvironments
 from researcher.phases import BASE, ENDED_AT, FINAL
-from researcher.record.log import charter_from_json
 from researcher.record.runs import engine_of, job_of, total_steps
 from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
+from researcher.verification.record import StudyRecord
 from swarm import SwarmClient
 from swarm.guard import REWARD
 from swarm.processes import Child, tail
@@ -112,7 +111,7 @@ def reproduce(
     ServerProblem, SandboxUnavailable or SwarmError.
     """
     run = store.get_run(run_id)
-    record = _Record.read(store, run)
+    record = _Record(store, run)
     sandbox = choose_sandbox(unsafe_no_sandbox) if record.experiment.author is Author.LANGUAGE_MODEL else None
     folder = (home / "reproductions" / run_id).resolve()
     if folder.exists():
@@ -133,38 +132,24 @@ def reproduce(
             repeated = repeat.carry_out()
         finally:
             pool.stop()
-        return _compare(store, record, scratch, repeated, time.monotonic() - began, folder)
+        return _compare(record, scratch, repeated, time.monotonic() - began, folder)
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(StudyRecord):
     """The record of the run that is trained again."""
 
-    run: Run
-    study: Study
-    charter: Charter
-    document: dict[str, Any]
-    experiment: Experiment
-    base: DetailedEvaluation | None
-    final: DetailedEvaluation
-
-    @classmethod
-    def read(cls, store: ExperimentStore, run: Run) -> _Record:
-        stored = store.find_charter(run.study_id)
-        if stored is None:
-            raise ResearchError(f"study {run.study_id} has no charter")
-        charter = charter_from_json(stored.document)
-        final = store.find_evaluation(run.id, FINAL, charter.search_split)
+    def __init__(self, store: ExperimentStore, run: Run) -> None:
+        super().__init__(store, run.study_id)
+        base, final = (store.find_evaluation(run.id, phase, self.charter.search_split) for phase in (BASE, FINAL))
         if run.status is not RunStatus.FINISHED or final is None:
             raise ResearchError(f"run {run.id} is {run.status} and has no score to compare a repeat with")
-        experiment = next(item for item in store.list_experiments(run.study_id) if item.id == run.experiment_id)
-        base = store.find_evaluation(run.id, BASE, charter.search_split)
-        model = Path(str(experiment.job.get("model", "")))
+        self.run, self.base, self.final = run, base, final
+        self.experiment = self.arm_of(run.id)
+        model = Path(str(self.experiment.job.get("model", "")))
         if model.is_absolute() and not model.exists():
             raise ResearchError(
                 f"run {run.id} starts from {model}, which is not there: it was removed, or lies elsewhere"
             )
-        return cls(run, store.get_study(run.study_id), charter, dict(stored.document), experiment, base, final)
 
     @property
     def steps(self) -> int:
@@ -214,7 +199,7 @@ class _Repeat:
         """Create the study, its charter and the arm in the repeat's own database."""
         known = self.record.experiment
         study = self.store.create_study(self.record.study.topic, planner=self.record.study.planner)
-        self.store.freeze_charter(study.id, self.record.document)
+        self.store.freeze_charter(study.id, dict(self.record.stored_charter.document))
         experiment = self.store.create_experiment(
             study.id,
             known.name,
@@ -270,16 +255,14 @@ class _Repeat:
         return points[-1].step if points else after
 
 
-def _compare(
-    store: ExperimentStore, record: _Record, scratch: ExperimentStore, repeated: Run, seconds: float, folder: Path
-) -> Reproduction:
+def _compare(record: _Record, scratch: ExperimentStore, repeated: Run, seconds: float, folder: Path) -> Reproduction:
     split = record.charter.search_split
     base, final = (scratch.find_evaluation(repeated.id, phase, split) for phase in (BASE, FINAL))
     assert final is not None, "a repeat that was measured has a score"
-    is_same_training = _curve(store, record.run.id) == _curve(scratch, repeated.id)
+    is_same_training = _curve(record.store, record.run.id) == _curve(scratch, repeated.id)
     variance = record.final.stderr**2 + final.stderr**2
     if not is_same_training:
-        variance += 2 * _spread_of_seeds(store, record) ** 2
+        variance += 2 * _spread_of_seeds(record) ** 2
     half_width = Z * math.sqrt(variance) + 1e-12
     return Reproduction(
         run_id=record.run.id,
@@ -302,14 +285,14 @@ def _curve(store: ExperimentStore, run_id: str) -> list[tuple[int, float | None]
     return [(point.step, point.value) for point in store.list_metrics([run_id], names=[REWARD])]
 
 
-def _spread_of_seeds(store: ExperimentStore, record: _Record) -> float:
+def _spread_of_seeds(record: _Record) -> float:
     """Return the standard deviation of the arm's scores over its seeds; 0 for fewer than two scores."""
     finished = [
         run.id
-        for run in store.list_runs(experiment_id=record.experiment.id)
-        if run.status is RunStatus.FINISHED and run.rung == record.run.rung
+        for run in record.runs.values()
+        if (run.experiment_id, run.status, run.rung) == (record.experiment.id, RunStatus.FINISHED, record.run.rung)
     ]
-    scores = store.list_evaluations(run_ids=finished, phase=FINAL, split=record.charter.search_split)
+    scores = record.store.list_evaluations(run_ids=finished, phase=FINAL, split=record.charter.search_split)
     return stdev(item.mean for item in scores) if len(scores) > 1 else 0.0
 
 

@@ -260,7 +260,7 @@ class SwarmServer:
         weights = self.lifecycle.weights
         return CheckpointResponse(path=str(path.resolve()), step=weights.step, weight_version=weights.version)
 
-    async def load(self, step: int, end: bool) -> None:
+    async def load(self, step: int, end: bool = False) -> None:
         """Go back to an earlier step of this run. With `end` the job ends with that step.
 
         Raise IllegalTransition unless the engine is ROLLING, and NotFound for a step that the run has not reached.

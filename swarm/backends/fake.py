@@ -20,6 +20,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from swarm.backends.stopping import EndRule
+from swarm.backends.waits import first_of
 from swarm.errors import CheckpointError, ContextLengthExceeded, EngineFailure, WeightsNotFinite
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
@@ -163,7 +164,7 @@ class FakeSampler:
         """Wait for one token, longer while weights change. Return False if the engine was stopped meanwhile."""
         await asyncio.sleep(self._token_delay_s)
         if not running.steady.is_set():
-            await _first_of(running.steady, running.stopped)
+            await first_of(running.steady.wait(), running.stopped.wait())
         if self._death is not None:
             raise self._death
         return not running.stopped.is_set()
@@ -209,15 +210,6 @@ class _Running:
         generator = random.Random(f"{source}: {list(prompt_ids)}")
         letters = generator.choices(self._letters, k=generator.randint(1, LONGEST_REPLY))
         return [*letters, *sorted(self.stop_ids)[:1]]
-
-
-async def _first_of(*events: asyncio.Event) -> None:
-    tasks = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 STATE_FILE = "fake_trainer.json"

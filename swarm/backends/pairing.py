@@ -15,6 +15,7 @@ from swarm.backends.process.wire import pack_batch
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.handover import Handover
 from swarm.backends.replicas.sampler import ReplicaSampler
+from swarm.backends.waits import first_of, together
 from swarm.sampler import SamplerInfo
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
 
@@ -114,15 +115,8 @@ class Pair(Generic[AnyTrainer]):
         if self.trainer_first:
             await self.trainer.start()
             return await self.sampler.start()
-        starts: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(self.sampler.start()),
-            asyncio.ensure_future(self.trainer.start()),
-        ]
-        try:
-            info, _ = await asyncio.gather(*starts)
-            return info
-        finally:
-            await _cancel(starts)
+        info, _ = await together([self.sampler.start(), self.trainer.start()])
+        return info
 
     async def stop(self) -> None:
         await asyncio.gather(self.sampler.stop(), self.trainer.stop())
@@ -141,15 +135,4 @@ class Pair(Generic[AnyTrainer]):
 
         Either the trainer's process has ended, or no replica can be kept alive.
         """
-        deaths = [asyncio.ensure_future(self.sampler.died()), asyncio.ensure_future(self.trainer.process.died())]
-        try:
-            done, _ = await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
-            return next(iter(done)).result()
-        finally:
-            await _cancel(deaths)
-
-
-async def _cancel(futures: Sequence[asyncio.Future[Any]]) -> None:
-    for each in futures:
-        each.cancel()
-    await asyncio.gather(*futures, return_exceptions=True)
+        return await first_of(self.sampler.died(), self.trainer.process.died())

@@ -7,12 +7,13 @@ import logging
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from swarm.backends.replicas.adapter import ReplicaPlan
 from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
 from swarm.backends.replicas.replica import Replica, ReplicaState
+from swarm.backends.waits import together
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 
@@ -126,7 +127,7 @@ class ReplicaPool:
         Raise EngineFailure if the sampler cannot run, and EngineLost if a replica keeps dying.
         """
         try:
-            await _all(self._bring_up(replica) for replica in self._replicas)
+            await together(self._bring_up(replica) for replica in self._replicas)
         except BaseException:
             await self.stop()
             raise
@@ -322,18 +323,3 @@ class ReplicaPool:
 def _has_process(replica: Replica) -> bool:
     """Return whether a replica serves, or waits for weights. A sleeping replica must be woken first."""
     return replica.state in {ReplicaState.SERVING, ReplicaState.IDLE}
-
-
-async def _all(waits: Any) -> None:
-    """Gather, but cancel and await the others when one fails."""
-    tasks: list[asyncio.Task[None]] = [asyncio.create_task(_as_coroutine(each)) for each in waits]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _as_coroutine(wait: Coroutine[Any, Any, None]) -> None:
-    await wait

@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from swarm.backends.replicas.adapter import ReplicaHealth, ReplicaPlan, SamplerRequest, SamplerServer
 from swarm.backends.replicas.generation import PieceStream
 from swarm.backends.replicas.layout import WeightFile, WeightSource
 from swarm.backends.replicas.processes.launcher import GuardedProcess, launch
+from swarm.backends.waits import cancelled, first_of
 from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 
@@ -176,12 +177,11 @@ class Replica:
     async def until_broken(self) -> str:
         """Wait until the replica must be started again, and return the reason."""
         assert self._process is not None
-        waits = [self._process.exited.wait(), self._condemned.wait(), self._watch()]
-        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(_discard(each)) for each in waits]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await _cancelled(*tasks)
+            await first_of(self._process.exited.wait(), self._condemned.wait(), self._watch())
+        except Exception as error:
+            logger.exception("%s cannot be checked", self.label)
+            self._reason = self._reason or f"it cannot be checked: {error}"
         return self._reason or self._process.reason
 
     async def end(self, reason: str, *, in_order: bool = False) -> None:
@@ -219,7 +219,7 @@ class Replica:
                 raise self._death_at_start(self._process)
             await ready
         finally:
-            await _cancelled(exited, ready)
+            await cancelled(exited, ready)
         self.context_length = await self._server.inspect()
 
     def _death_at_start(self, process: GuardedProcess) -> SwarmError:
@@ -304,13 +304,3 @@ async def _clean_up(process: GuardedProcess | None, server: SamplerServer | None
         await process.stop()
     if server is not None:
         await server.close()
-
-
-async def _discard(wait: Coroutine[Any, Any, Any]) -> None:
-    await wait
-
-
-async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

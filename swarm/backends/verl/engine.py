@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, Publis
 from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings, WeightBroadcast, WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.backends.verl.configuration import VerlSettings, merge_settings, sampler_settings
+from swarm.backends.waits import together
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.job import TrainJob
@@ -117,13 +117,8 @@ class VerlTrainer(PairedTrainer):
             dtypes=dtypes,
             shapes=tuple(tuple(shape) for shape in shapes),
         )
-        sending = asyncio.ensure_future(self.process.call("send", version, timeout_s=self._limits.publish_timeout_s))
-        receiving = asyncio.ensure_future(self._send(source))
-        try:
-            await asyncio.gather(sending, receiving)
-        finally:
-            for each in (sending, receiving):
-                each.cancel()
+        sending = self.process.call("send", version, timeout_s=self._limits.publish_timeout_s)
+        await together([sending, self._send(source)])
 
 
 def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerProcess:

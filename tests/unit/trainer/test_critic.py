@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tiny_models import MakeBatch, MakeModel, raises_in_pass
 
-from swarm.errors import CheckpointError, EngineFailure, JobInvalid
-from swarm.job import TrainJob, build_job
+from swarm.errors import CheckpointError, EngineFailure
+from swarm.job import TrainJob
 from swarm.trainer.description import Meter
 from swarm.trainer.token_rows import Row, build_rows
 
@@ -196,19 +196,3 @@ def test_a_step_that_breaks_off_leaves_the_critic_as_it_was(make_model: MakeMode
     after, expected = (each.step(make_batch()).metrics for each in (learner, reference))
     assert after["critic/vf_loss"] == expected["critic/vf_loss"]
     assert all(torch.isfinite(weight).all() for weight in model.parameters())
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"algorithm": "gae", "lora_rank": 8}, "no critic beside an adapter"),
-        ({"critic_lr": 1e-3}, "critic_lr is read by algorithm gae alone, not by grpo"),
-        ({"lam": 0.9}, "lam is read by algorithm gae alone"),
-        ({"critic_warmup": 3}, "critic_warmup is read by algorithm gae alone"),
-        ({"cliprange_value": 0.2}, "cliprange_value is read by algorithm gae alone"),
-    ],
-)
-def test_what_cannot_be_done_or_is_not_read_is_refused_by_name(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(JobInvalid) as refused:
-        build_job(given)
-    assert says in refused.value.message

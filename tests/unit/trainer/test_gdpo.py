@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from plain_rows import make_row, mask_of, verl_advantages
 from tiny_models import MakeBatch, MakeModel
 
-from swarm.errors import JobInvalid
-from swarm.job import TrainJob, build_job
+from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row
 from swarm.types import Group, TrainBatch
 
@@ -102,20 +101,3 @@ def test_a_step_learns_from_named_rewards_and_reports_them(make_model: MakeModel
     assert report.metrics["gdpo/short/std"] == pytest.approx(0.05)
     assert report.metrics["critic/score/mean"] == 0
     assert len({round(value, 6) for value in report.advantages.values()}) > 1
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"algorithm": "gdpo"}, "needs gdpo_reward_keys"),
-        ({"algorithm": "gdpo", "gdpo_reward_keys": []}, "gdpo_reward_keys"),
-        ({"algorithm": "gdpo", "gdpo_reward_keys": ["a", "a"]}, "names a twice"),
-        ({"algorithm": "gdpo", "gdpo_reward_keys": ["a"], "gdpo_reward_weights": [1, 2]}, "2 weights for 1 rewards"),
-        ({"gdpo_reward_keys": ["a"]}, "read by algorithm gdpo alone, not by grpo"),
-        ({"gdpo_reward_weights": [1]}, "read by algorithm gdpo alone, not by grpo"),
-    ],
-)
-def test_what_it_lacks_or_does_not_read_is_refused_by_name(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(JobInvalid) as refused:
-        build_job(given)
-    assert says in refused.value.message

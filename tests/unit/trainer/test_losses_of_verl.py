@@ -8,8 +8,7 @@ import pytest
 from loss_matrix import EVERY_LOSS, job_with_loss
 from tiny_models import MakeBatch, MakeModel
 
-from swarm.errors import JobInvalid
-from swarm.job import TrainJob, build_job
+from swarm.job import TrainJob
 from swarm.job.checks import REJECTIONS
 from swarm.trainer.token_rows import build_rows
 from swarm.types import TrainBatch
@@ -178,34 +177,3 @@ def test_dro_alone_moves_no_weights_where_nothing_is_to_be_learned(
     metrics = Learner(model, job).step(make_batch(((1, 1), (0, 0)))).metrics
     assert (metrics["actor/updates"], metrics["actor/updates_without_signal"]) == (0, 2)
     assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"policy_loss": "dro"}, "needs dro_beta"),
-        ({"dro_beta": 0.1}, "dro_beta is read by policy_loss dro alone, not by vanilla"),
-        ({"policy_loss": "dro", "dro_beta": 0}, "dro_beta"),
-        ({"loss_type": "reinforce"}, "loss_type is read by policy_loss bypass_mode alone"),
-        ({"rollout_rs": "token_k1", "rollout_rs_threshold": 2}, "rollout_rs is read by policy_loss bypass_mode alone"),
-        ({**BYPASS, "loss_type": "ppo"}, "loss_type"),
-        ({**BYPASS, "rollout_is": "token"}, "rollout_is has no place"),
-        ({**BYPASS, "rollout_is_batch_normalize": True}, "rollout_is_batch_normalize"),
-        ({**REINFORCE, "rollout_is_batch_normalize": True}, "rollout_is, which is off"),
-        ({**BYPASS, "rollout_rs": "token_k1"}, "needs rollout_rs_threshold"),
-        ({**BYPASS, "rollout_rs_threshold": 2}, "set rollout_rs"),
-        ({**BYPASS, "rollout_rs": "token_k4", "rollout_rs_threshold": 2}, "token_k4 is no criterion"),
-        ({**BYPASS, "rollout_rs": ",", "rollout_rs_threshold": 2}, "empty list is no criterion"),
-        ({**BYPASS, "rollout_rs": "token_k2", "rollout_rs_threshold": "0.5_2"}, "'0.5_2' is no bound of token_k2"),
-        ({**BYPASS, "rollout_rs": "token_k1", "rollout_rs_threshold": 0.5}, "no bound of token_k1"),
-        ({**BYPASS, "rollout_rs": "token_k1", "rollout_rs_threshold": "2_0.5"}, "no bound of token_k1"),
-        ({**BYPASS, "rollout_rs": "token_k1", "rollout_rs_threshold": "0_2"}, "no bound of token_k1"),
-        ({**BYPASS, "rollout_rs": "token_k3", "rollout_rs_threshold": "1,2"}, "2 bounds for 1 criteria"),
-        ({**BYPASS, "rollout_rs": "token_k3", "rollout_rs_threshold": "much"}, "'much' is no bound"),
-        ({**BYPASS, "rollout_rs": "token_k3", "rollout_rs_threshold": "nan"}, "'nan' is no bound"),
-    ],
-)
-def test_what_a_loss_lacks_or_does_not_read_is_refused_by_name(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(JobInvalid) as refused:
-        build_job(settings)
-    assert says in refused.value.message

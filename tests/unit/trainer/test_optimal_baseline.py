@@ -11,8 +11,7 @@ from constrained_rollouts import PERSON, TOOL_CALL, Stage, bundled_model
 from constrained_rollouts import make_batch as make_constrained_batch
 from tiny_models import MakeBatch, MakeModel
 
-from swarm.errors import JobInvalid
-from swarm.job import TrainJob, build_job
+from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import SamplingParams
 
@@ -20,8 +19,8 @@ from swarm.types import SamplingParams
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
     global torch, learner_gradient, nudged, relative_error, get_adv_estimator_fn, calculate_sum_pi_squared_from_logits
-    global RolloutCorrection, Learner, PolicyOptimizer, MiniBatchUpdater, TokenScorer, compute_advantages
-    global PolicyStatistics
+    global Learner, RolloutCorrection, PolicyOptimizer, MiniBatchUpdater, TokenScorer, PolicyStatistics
+    global compute_advantages
     import torch
     from plain_gradients import learner_gradient, nudged, relative_error
     from verl.trainer.ppo.core_algos import get_adv_estimator_fn
@@ -149,9 +148,3 @@ def test_a_logprob_that_is_not_a_number_costs_its_group_only(make_model: MakeMod
     advantages = compute_advantages(rows, TrainJob(algorithm="optimal_token_baseline"), spoiled)
     assert torch.isfinite(advantages).all()
     assert not advantages[:2].any() and advantages[2:].any()
-
-
-@pytest.mark.parametrize("algorithm", ESTIMATORS)
-def test_engine_verl_refuses_it_by_name_and_with_the_reason(algorithm: str) -> None:
-    with pytest.raises(JobInvalid, match=rf"algorithm {algorithm}: .*v1 trainer.*engine to local"):
-        build_job({"algorithm": algorithm, "engine": "verl"})

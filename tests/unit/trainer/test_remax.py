@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 from plain_rows import make_row
 from tiny_models import MakeBatch, MakeModel
 
-from swarm.errors import JobInvalid
-from swarm.job import TrainJob, build_job
+from swarm.job import TrainJob
 from swarm.trainer.token_rows import build_rows
 from swarm.types import Group, TrainBatch
 
@@ -107,17 +105,3 @@ def test_the_tokens_of_the_greedy_episode_do_not_change_a_step(make_model: MakeM
         Learner(model, job).step(each)
         weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
     assert torch.equal(*weights)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"num_repeat": 1}, "needs num_repeat 2 or more"),
-        ({"stop_rule": "enough_episodes"}, "set stop_rule to enough_non_constant_tasks or enough_tasks"),
-        ({"batch_size": 2, "num_repeat": 2, "mini_batch_num": 3}, "batch_size * (num_repeat - 1)"),
-    ],
-)
-def test_a_job_without_room_for_greedy_episodes_is_refused_by_name(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(JobInvalid) as refused:
-        build_job({"algorithm": "remax", **given})
-    assert says in refused.value.message

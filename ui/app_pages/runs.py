@@ -14,7 +14,8 @@ from experiments_db import RunStatus
 from ui import elements, formats, live, queries
 from ui.contents import BASE, FINAL, TEST
 from ui.tables import listing
-from ui.tables.listing import ListedItem, ListView
+from ui.tables.filters import ListedItem
+from ui.tables.listing import ListView
 
 ALL = "all studies"
 BASICS = {

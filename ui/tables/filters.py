@@ -25,6 +25,15 @@ class UnreadableFilter(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class ListedItem:
+    """A run or a training, with everything by name that it can be filtered, sorted, grouped and compared by."""
+
+    id: str
+    title: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Condition:
     """One part of an expression. Without a `name` it is a word that occurs somewhere in the row."""
 

@@ -11,22 +11,13 @@ import pandas as pd
 import streamlit as st
 
 from ui import downloads, elements, formats
-from ui.tables.filters import Filter, UnreadableFilter, parse_filter
+from ui.tables.filters import Filter, ListedItem, UnreadableFilter, parse_filter
 
 AS_READ = "newest"
 HELP = (
     "Words that occur in a row, and conditions: `lr>=1e-3`, `status=complete`, `model!=nano`, `note~figure`, "
     '`"two words"`. All have to hold. Any column, setting or metric has a name.'
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ListedItem:
-    """A run or a training, with everything by name that it can be filtered, sorted, grouped and compared by."""
-
-    id: str
-    title: str
-    values: Mapping[str, Any]
 
 
 ItemT = TypeVar("ItemT", bound=ListedItem)

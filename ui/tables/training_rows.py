@@ -9,7 +9,7 @@ from typing import Any
 from experiments_db import RecordedTraining
 from ui import differences, formats
 from ui.curves.series import Member, Series
-from ui.tables.listing import ListedItem
+from ui.tables.filters import ListedItem
 
 REWARD, HELD_OUT = "critic/score/mean", "eval/mean"
 OVER = frozenset({"COMPLETE", "REPLACED", "FAILED", "OFFLINE"})

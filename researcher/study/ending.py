@@ -117,7 +117,7 @@ def _scored(store: ExperimentStore, study_id: str, runs: Iterable[Run]) -> list[
 
 
 def _end_of_exploration(store: ExperimentStore, study_id: str) -> str:
-    """Return what a search has come to that explored several arms and confirmed none; empty for any other study."""
+    """Describe the end of a search that explored several arms and confirmed none. Return "" for any other study."""
     log = StudyLog(store, study_id)
     plans = log.history().plans
     charter = log.charter()

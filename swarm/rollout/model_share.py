@@ -84,7 +84,10 @@ def _first(texts: Sequence[str], limit: int) -> tuple[list[str], int]:
 
 
 def _units(text: str) -> Iterator[Words]:
-    """Yield the values of a JSON text, else its lines, as words; a line without a word as its signs."""
+    """Yield the words of each value of a JSON text, or of each line of another text.
+
+    A value or line without words gives its punctuation instead.
+    """
     values = _json_values(text)
     lines = _MARKUP.sub("\n", text).splitlines() if values is None else values
     for line in lines:
@@ -93,7 +96,7 @@ def _units(text: str) -> Iterator[Words]:
 
 
 def _variants(text: str) -> Iterator[Words]:
-    """Yield a text of the model with its markup, without it, and as the values of its JSON."""
+    """Yield the words of a model's text: with its markup, without it, and of each value of its JSON."""
     plain = _MARKUP.sub(" ", text)
     yield _words(text)
     yield _words(_APART.sub("", text))

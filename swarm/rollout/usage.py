@@ -38,7 +38,7 @@ class OpenCompletion:
 
     @property
     def is_cut(self) -> bool:
-        """True if the limit of the episode ended it."""
+        """True if the completion ended because the episode had no tokens left."""
         return self.params.max_tokens < self.asked_tokens and self.sampled >= self.params.max_tokens
 
 

@@ -97,7 +97,7 @@ def show_config(contents: StudyContents, run: Run, arm: Experiment) -> None:
         st.subheader("Differences from the baseline", anchor=False)
         table = differences.differing_settings([("Baseline", baseline.job), ("This arm", arm.job)])
         if table.empty:
-            st.caption("The job is the baseline's.")
+            st.caption("This arm has the same job settings as the baseline.")
         else:
             st.dataframe(table, width="content", alt="Settings that differ from the baseline")
     left, right = st.columns(2)

@@ -154,7 +154,7 @@ class VllmServer:
         query = {"reset_running_requests": "true"} if self._preempts else None
         answer = await self._post("/reset_prefix_cache", query=query)
         if self._preempts and answer.get("success") is False:
-            raise EngineLost("vLLM did not give up what it had computed from the old weights")
+            raise EngineLost("vLLM kept its cache of the old weights, and would sample from them in part")
 
     async def sleep(self) -> None:
         if not {"/sleep", "/wake_up"} <= self._routes:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
-import yaml
-from tests_support import run_batch, wait_for_state
 from typer.testing import CliRunner
 
-from researcher.cli import app as researcher
 from swarm import SwarmClient, TrainJob
 from swarm.cli import app
 from swarm.environments.scaffold import write_scaffold
 from swarm.job import usual_lr
 from swarm.model_path import BUNDLED_DIRECTORIES, stored_parameters
+from swarm.program import load_program
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 JOB = "engine: fake\nbatch_size: 2\nnum_repeat: 2\ntotal_steps: 3\n"
@@ -185,78 +180,17 @@ def test_the_plain_agent_plays_sessions_of_several_turns(start_server: Any) -> N
     assert json.loads(done.stdout)["episodes"] == 4
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_scaffold(Path("longer"))
+def test_the_programs_and_the_job_of_the_page_can_be_read(tmp_path: Path) -> None:
     text = PAGE.read_text().partition("\n## Programs\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    code = [block for language, block in blocks if language == "python"]
-    program, parts, pair, foot = code[0], code[2], code[3], code[1]
+    program, foot, parts, pair = [block for language, block in blocks if language == "python"][:4]
     assert "__main__" in foot and "model.role" in pair
     for name, lines in (("program", program), ("parts", parts), ("pair", pair)):
-        Path(f"{name}.py").write_text(f"{lines}\n\n{foot}")
+        (tmp_path / f"{name}.py").write_text(f"{lines}\n\n{foot}")
+        assert load_program(tmp_path / f"{name}.py").name == name
     [given] = [block for language, block in blocks if language == "yaml"]
-    job = yaml.safe_load(given) | {"engine": "fake", "batch_size": 2, "num_repeat": 2, "total_steps": 2}
-    Path("job.yaml").write_text(yaml.safe_dump(job))
-    url = start_server(TrainJob(engine="fake")).url
-    commands = re.findall(r"^    (swarm (?:train|eval) (?!.*(?:checker=|--follow)).*)$", text, re.MULTILINE)
-    assert len(commands) == 3
-    for command in commands:
-        words = shlex.split(command.replace("http://127.0.0.1:10086", url))[1:]
-        limit = ["--eval-episodes", "10"] if words[0] == "train" else ["--episodes", "4"]
-        done = CliRunner().invoke(app, [*words, *limit])
-        assert done.exit_code == 0, (command, done.output)
-    follow(text, start_server(TrainJob(engine="fake", batch_size=1, num_repeat=2, total_steps=1, eval_every=1)).url)
-    [command] = re.findall(r"^    python (program.py .*)$", text, re.MULTILINE)
-    words = [sys.executable, *shlex.split(command.replace("http://127.0.0.1:10086", start_server().url))]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0 and "done: 2 steps" in done.stdout, done.stderr
-    words[1] = "parts.py"
-    words[words.index("--server") + 1] = start_server().url
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0 and "done: 2 steps" in done.stdout, done.stderr
-    run_pair(text, [start_server().url, start_server().url])
-    Path("plain.py").write_text("from swarm.program import answer_in_turn as agent\n")
-    Path("shaped.py").write_text("def reward(task, transcript, grade):\n    return grade.score / 2\n")
-    commands = re.findall(r"^    researcher (start .*)$", text.replace("\\\n", " "), re.MULTILINE)
-    short = ["--engine", "fake", "--planner", "rules", "--seeds", "1", "--steps", "1", "--eval-episodes", "4"]
-    for command, arm in zip(commands, ("shaped", "max_word_len=4"), strict=True):
-        done = CliRunner().invoke(researcher, [*shlex.split(command), *short])
-        assert done.exit_code == 0 and f"{arm}: mean" in done.stdout, done.output
-
-
-def follow(text: str, url: str) -> None:
-    """The command of the section on scores while a job trains, beside a client that trains it."""
-    [command] = re.findall(r"^    swarm (eval --follow .*)$", text, re.MULTILINE)
-    words = shlex.split(command.replace("http://127.0.0.1:10086", url))
-    with httpx.Client(base_url=url, timeout=60) as http, ThreadPoolExecutor(1) as pool:
-        wait_for_state(http, "ROLLING")
-        following = pool.submit(CliRunner().invoke, app, [*words, "--episodes", "4"])
-        run_batch(http, tasks=1, repeats=2)
-        done = following.result(60)
-    assert done.exit_code == 0, done.output
-    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
-        "longer/validation at step 0", "longer/validation at step 1"
-    ]  # fmt: skip
-
-
-def run_pair(text: str, urls: list[str]) -> None:
-    """The commands of the section on several roles, on these servers."""
-
-    def words_of(command: str) -> list[str]:
-        given = command.replace("http://127.0.0.1:10086", urls[0]).replace("http://127.0.0.1:10087", urls[1])
-        return shlex.split(given)
-
-    [run] = re.findall(r"^    python (pair.py .*)$", text, re.MULTILINE)
-    done = subprocess.run([sys.executable, *words_of(run)], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0 and "done: 2 steps" in done.stdout, done.stderr
-    [score] = re.findall(r"^    swarm (eval .*checker=.*)$", text, re.MULTILINE)
-    measured = CliRunner().invoke(app, [*words_of(score), "--episodes", "4"])
-    assert measured.exit_code == 0, measured.output
-    starts = re.findall(r"^    swarm (start .*)$", text, re.MULTILINE)
-    assert [shlex.split(each)[1:4:2] for each in starts] == [["--port", "--home"]] * 2
+    (tmp_path / "job.yaml").write_text(given)
+    assert TrainJob.build_job_from_yaml(tmp_path / "job.yaml")
 
 
 def scores_by_version(client: SwarmClient) -> dict[int, list[float | None]]:

@@ -196,16 +196,14 @@ def training_rows(store: ExperimentStore, names: tuple[str, ...]) -> list[Listed
 
 @_kept
 def training_curves(
-    store: ExperimentStore, training_ids: tuple[str, ...], names: tuple[str, ...], steps: tuple[int, int] | None = None
+    store: ExperimentStore,
+    training_ids: tuple[str, ...],
+    names: tuple[str, ...],
+    steps: tuple[int, int] | None = None,
+    most: int = 0,
 ) -> pd.DataFrame:
-    """Return curves with one row per step, or per span of steps where there are too many steps to draw."""
-    return training_curves_frame(store, training_ids, names, most=_most_points(training_ids), steps=steps)
-
-
-@_kept
-def small_training_curves(store: ExperimentStore, training_ids: tuple[str, ...], name: str, most: int) -> pd.DataFrame:
-    """Return one metric of many trainings, at most `most` points each."""
-    return training_curves_frame(store, training_ids, (name,), most=most)
+    """Return curves of at most `most` points, by default as many as can be drawn of so many trainings."""
+    return training_curves_frame(store, training_ids, names, most=most or _most_points(training_ids), steps=steps)
 
 
 @_kept

@@ -74,7 +74,7 @@ def table_of(rows: Sequence[ListedTraining], columns: Sequence[str]) -> list[dic
 def read_sparklines(rows: Sequence[ListedTraining]) -> dict[str, list[float]]:
     """Return the rewards of these trainings, as many as a small picture shows."""
     ids = tuple(row.id for row in rows)
-    points = queries.small_training_curves(elements.database(), ids, REWARD, SPARKLINE_POINTS)
+    points = queries.training_curves(elements.database(), ids, (REWARD,), most=SPARKLINE_POINTS)
     return {
         str(training_id): [round(value, 4) for value in curve["value"].dropna()]
         for training_id, curve in points.groupby("run_id")

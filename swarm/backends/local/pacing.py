@@ -6,11 +6,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from swarm.backends.local.decoding.batching import Sampled
 from swarm.backends.process.wire import Message, pack_error
 from swarm.types import FinishReason, TokenLogprobs
+
+if TYPE_CHECKING:
+    from swarm.backends.local.decoding.batching import Sampled
 
 MOST_AWAITED = 32
 """With this many rows, a fuller pass costs hardly less per row, even for a model as small as the bundled one."""

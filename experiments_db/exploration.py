@@ -10,15 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from experiments_db.records import (
-    DetailedEvaluation,
-    Experiment,
-    ExperimentStatus,
-    JsonObject,
-    ProgramTrial,
-    Run,
-    RunStatus,
-)
+from experiments_db.kinds import ExperimentStatus, RunStatus
+from experiments_db.records import DetailedEvaluation, Experiment, JsonObject, ProgramTrial, Run
 
 if TYPE_CHECKING:
     from experiments_db.store import ExperimentStore

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments_db.records import Lease, Study, StudyStatus
+from experiments_db.kinds import StudyStatus
+from experiments_db.records import Lease, Study
 
 if TYPE_CHECKING:
     from experiments_db.store import ExperimentStore

@@ -13,7 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, collate, select
 
 from experiments_db.errors import RecordNotFound
-from experiments_db.records import BudgetKind, StudyDigest, TableDigest, canonical_json
+from experiments_db.kinds import BudgetKind
+from experiments_db.records import StudyDigest, TableDigest, canonical_json
 from experiments_db.stores.base import StoreBase
 from experiments_db.tables import ARTIFACTS, CHARGES, EVENTS, METADATA, RUNS, STUDIES, PlainText
 

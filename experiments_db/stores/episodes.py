@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Text, and_, cast, func, select
 
-from experiments_db.records import EpisodeFilter, EpisodeOrder, EpisodeSummary
+from experiments_db.kinds import EpisodeOrder
+from experiments_db.records import EpisodeFilter, EpisodeSummary
 from experiments_db.stores.base import StoreBase, read
 from experiments_db.tables import EPISODES, RUNS, TRAINED_EPISODES, Rows
 from experiments_db.trainings import TrainedEpisodeSummary

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict, Unpack
 
 from experiments_db.errors import InvalidRecord
-from experiments_db.records import Finding, IterationDocument, JsonObject, StoredDecision, Verdict
+from experiments_db.kinds import Verdict
+from experiments_db.records import Finding, IterationDocument, JsonObject, StoredDecision
 from experiments_db.stores.base import (
     StoreBase,
     change,

@@ -10,7 +10,8 @@ from typing import Any, NotRequired, TypedDict, Unpack
 from sqlalchemy import func, select
 
 from experiments_db.errors import InvalidRecord
-from experiments_db.records import Artifact, BudgetEntry, BudgetKind, Event, JsonObject, LLMCall, LLMUsage, Severity
+from experiments_db.kinds import BudgetKind, Severity
+from experiments_db.records import Artifact, BudgetEntry, Event, JsonObject, LLMCall, LLMUsage
 from experiments_db.stores.base import StoreBase, add, check_finite, check_text, new_id, put
 from experiments_db.tables import ARTIFACTS, CHARGES, EVENTS, LLM_CALLS
 

@@ -9,16 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict, Unpack
 
 from experiments_db.errors import StoreConflict
-from experiments_db.records import (
-    TOOL,
-    JsonObject,
-    NotebookEntry,
-    NoteKind,
-    PlannerQuestion,
-    ProgramTrial,
-    QuestionStatus,
-    Review,
-)
+from experiments_db.kinds import TOOL, NoteKind, QuestionStatus
+from experiments_db.records import JsonObject, NotebookEntry, PlannerQuestion, ProgramTrial, Review
 from experiments_db.stores.base import StoreBase, add, change, check_finite, check_text, put, read, require
 from experiments_db.tables import NOTES, QUESTIONS, REVIEWS, STUDIES, TRIALS
 

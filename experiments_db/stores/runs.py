@@ -8,7 +8,8 @@ from typing import Any, TypedDict, Unpack
 from sqlalchemy import func, select
 
 from experiments_db.errors import IllegalMove, StoreConflict
-from experiments_db.records import RUN_MOVES, JsonObject, Run, RunStatus
+from experiments_db.kinds import RUN_MOVES, RunStatus
+from experiments_db.records import JsonObject, Run
 from experiments_db.stores.base import StoreBase, check_text, find, new_id, put, renumber, require
 from experiments_db.tables import EXPERIMENTS, RUNS
 

@@ -10,19 +10,8 @@ from typing import Any, NotRequired, TypedDict, Unpack
 from sqlalchemy import select
 
 from experiments_db.errors import FrozenCharter, InvalidRecord, StoreConflict, TestSplitOpened
-from experiments_db.records import (
-    Author,
-    Experiment,
-    ExperimentStatus,
-    JsonObject,
-    Operator,
-    Outcome,
-    StoredCharter,
-    StoredHypothesis,
-    Study,
-    StudyStatus,
-    hash_json,
-)
+from experiments_db.kinds import Author, ExperimentStatus, Operator, Outcome, StudyStatus
+from experiments_db.records import Experiment, JsonObject, StoredCharter, StoredHypothesis, Study, hash_json
 from experiments_db.stores.base import StoreBase, add, change, check_text, new_id, put, renumber, require
 from experiments_db.stores.digests import digest_to_json, take_digest
 from experiments_db.tables import CHARTERS, EXPERIMENTS, HYPOTHESES, RUNS, STUDIES

@@ -11,20 +11,20 @@ from tiny_models import MakeBatch, MakeModel, raises_in_pass
 
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
-from swarm.trainer.description import Meter
 from swarm.trainer.token_rows import Row, build_rows
 
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
     global CPU, torch, compute_gae_advantage_return, compute_value_loss, Critic, ValueModel, ValueTargets, Learner
-    global compute_critic_advantages
+    global compute_critic_advantages, Meter
     import torch
     from verl.trainer.ppo.core_algos import compute_gae_advantage_return, compute_value_loss
 
     from swarm.backends.local.learning.critic import Critic, ValueModel, ValueTargets
     from swarm.backends.local.learning.learner import Learner
     from swarm.trainer.advantages import compute_critic_advantages
+    from swarm.trainer.description import Meter
 
     CPU = torch.device("cpu")
 

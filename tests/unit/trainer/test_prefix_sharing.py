@@ -15,7 +15,6 @@ from tiny_models import MakeModel, random_model
 from token_trees import BatchShape, batch_shapes, make_batch, make_rows
 
 from swarm.job import TrainJob
-from swarm.trainer.description import Meter
 from swarm.trainer.schedule import draw_minibatches
 from swarm.trainer.token_rows import Row, build_rows
 
@@ -24,7 +23,7 @@ from swarm.trainer.token_rows import Row, build_rows
 def late_imports() -> None:
     global CPU, torch, flat_gradient, nudged, relative_error, Gemma2Config, GPT2Config, LlamaConfig, MistralConfig
     global PretrainedConfig, RolloutCorrection, Learner, MicroBatch, collate, PolicyOptimizer, attention
-    global PrefixSharing, MiniBatchUpdater, StepInput, TokenScorer, add_adapter, compute_advantages
+    global PrefixSharing, MiniBatchUpdater, StepInput, TokenScorer, add_adapter, compute_advantages, Meter
     import torch
     from plain_gradients import flat_gradient, nudged, relative_error
     from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, PretrainedConfig
@@ -38,6 +37,7 @@ def late_imports() -> None:
     from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
     from swarm.backends.local.model.adapter import add_adapter
     from swarm.trainer.advantages import compute_advantages
+    from swarm.trainer.description import Meter
 
     CPU = torch.device("cpu")
 

@@ -13,17 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from swarm.backends.local.learning.sharing.tree import TokenTree, build_tree
-
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
+    global TokenTree, build_tree
     global CPU, torch, Tensor, attend_by_blocks, attend_fused, LEAST_KEYS, TreeLayout, lay_out
     import torch
     from torch import Tensor
 
     from swarm.backends.local.learning.sharing.attention import attend_by_blocks, attend_fused
-    from swarm.backends.local.learning.sharing.tree import LEAST_KEYS, TreeLayout, lay_out
+    from swarm.backends.local.learning.sharing.tree import LEAST_KEYS, TokenTree, TreeLayout, build_tree, lay_out
 
     CPU = torch.device("cpu")
 

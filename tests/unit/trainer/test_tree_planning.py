@@ -11,8 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from swarm.backends.local.learning.sharing.prefix_sharing import KEYS_PER_TOKEN, plan_trees
 from swarm.trainer.token_rows import Row, ScoredSample
+
+
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global KEYS_PER_TOKEN, plan_trees
+    from swarm.backends.local.learning.sharing.prefix_sharing import KEYS_PER_TOKEN, plan_trees
+
 
 SAMPLES = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=9), min_size=1, max_size=2)
 

@@ -1,7 +1,7 @@
 """Programs that try to choose their scores: whatever an attempt ends with, it counts, and it is made once.
 
-Each program answers right by luck in half of its attempts and breaks the others in its own way, so that a score of the
-attempts that it lets pass would be 1.
+Each program answers about half of its tasks right and breaks the others in its own ways, which follow from the task. So
+a score of the attempts that it lets pass would be 1.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ pytestmark = [pytest.mark.timeout(400), pytest.mark.begins_first]
 EPISODES = 24
 JOB = TrainJob(engine="fake", batch_size=4, num_repeat=2, total_steps=1000)
 LUCK = """
-import os, random, signal, sys, threading, time
+import os, signal, sys, threading, time
 from swarm.errors import EngineFailure, EnvironmentFailure, ServerUnreachable, TrainingComplete, Unavailable
 
 BREAK = {breaks!r}
 
 def agent(task, model, session):
     reply = model.chat(session.messages)
-    if random.random() < 0.5:
+    number = sum(map(ord, task.main_query))
+    if number % 2:
         return task.main_query.split()[-1][::-1]
     names = {{**globals(), **locals()}}
-    exec(random.choice(BREAK), names)
+    exec(BREAK[number // 2 % len(BREAK)], names)
     return names.get("answer")
 """
 GUESSES = """
-import random
 from swarm.errors import EnvironmentFailure, Unavailable
 
 BREAK = {breaks!r}
 
 def agent(task, model, session):
     if session.reply("1") is not None:
-        exec(random.choice(BREAK), {{**globals(), **locals()}})
+        exec(BREAK[sum(map(ord, task.task_id)) % len(BREAK)], {{**globals(), **locals()}})
 """
 RAISED = [
     "raise ValueError('the measurement goes badly')",

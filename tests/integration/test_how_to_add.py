@@ -165,14 +165,13 @@ MODEL_API = Addition(
     (
         (
             "swarm/gateway/app.py",
-            "from swarm.gateway.dialects.responses.routes import",
-            "from swarm.gateway.dialects.generate.routes import generate_router\n"
-            "from swarm.gateway.dialects.responses.routes import",
+            "from swarm.gateway.dialects.models import",
+            "from swarm.gateway.dialects.generate.reply import GENERATE\nfrom swarm.gateway.dialects.models import",
         ),
         (
             "swarm/gateway/app.py",
-            "        completions_router(deps.served),\n",
-            "        completions_router(deps.served),\n        generate_router(deps.served),\n",
+            "for dialect in (CHAT, MESSAGES, COMPLETIONS)",
+            "for dialect in (CHAT, MESSAGES, COMPLETIONS, GENERATE)",
         ),
         (
             "swarm/gateway/dialects/tables.py",
@@ -208,7 +207,7 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
     finally:
         server.terminate()
 """,
-    most_files=6,
+    most_files=5,
 )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarm.gateway.dialects.generate.request import GenerateRequest
+from swarm.gateway.dialects.generate.request import GenerateRequest, parse_generate_request
 
-from swarm.gateway.dialects.endpoint import ReplyFrames
+from swarm.gateway.dialects.endpoint import Dialect, ReplyFrames
 from swarm.rollout.deduplication import CallHead, CallResult
 from swarm.tracker.codec import Codec
 
@@ -18,3 +18,14 @@ def render_generated_text(request: GenerateRequest, result: CallResult, codec: C
 
 def open_no_stream(request: GenerateRequest, head: CallHead, codec: Codec) -> ReplyFrames:
     raise NotImplementedError("the field stream is refused")
+
+
+GENERATE = Dialect(
+    path="generate",
+    summary="Continue a text",
+    description="Continue a text.",
+    responses={},
+    parse=lambda body, service, episode: parse_generate_request(body, service.defaults(episode)),
+    render=render_generated_text,
+    open_stream=open_no_stream,
+)

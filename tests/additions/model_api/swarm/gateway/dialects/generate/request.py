@@ -13,7 +13,7 @@ from swarm.gateway.dialects.fields import FieldTable, SamplingBody, checked_body
 from swarm.rollout.model_request import ModelRequest, RawPrompt, SamplingDefaults
 
 GENERATE_FIELDS: FieldTable = MappingProxyType(
-    honoured("inputs", "max_new_tokens", "temperature", "seed") | refused("stream", False)
+    honoured("model", "inputs", "max_new_tokens", "temperature", "seed") | refused("stream", False)
 )
 
 
@@ -25,6 +25,7 @@ class GenerateRequest:
 
 
 class GenerateBody(SamplingBody):
+    model: str = "default"
     inputs: str = Field(min_length=1)
     max_new_tokens: int | None = Field(default=None, ge=1, lt=2**31)
 
@@ -32,5 +33,5 @@ class GenerateBody(SamplingBody):
 def parse_generate_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> GenerateRequest:
     checked = checked_body(GenerateBody, body, GENERATE_FIELDS)
     params = checked.sampling_params(defaults, max_tokens=checked.max_new_tokens)
-    call = ModelRequest("default", (RawPrompt(text=checked.inputs),), params)
+    call = ModelRequest(checked.model, (RawPrompt(text=checked.inputs),), params)
     return GenerateRequest(call, unknown_fields(body, GENERATE_FIELDS))

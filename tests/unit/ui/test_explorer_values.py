@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import math
 import os
+import sys
 from html.parser import HTMLParser
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +220,9 @@ def test_an_expression_that_cannot_be_read_says_which_part(text: str, named: str
 
 def test_the_columns_of_an_expression_are_known() -> None:
     assert parse_filter("lr>0 word status=a lr<1", ROW).names == ("lr", "status")
+
+
+def test_no_module_of_the_explorer_hides_an_installed_one() -> None:
+    folder = Path(study_files.__file__).parent
+    names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()} - {"__init__"}
+    assert not names & (set(sys.stdlib_module_names) | set(packages_distributions()))

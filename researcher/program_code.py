@@ -401,7 +401,7 @@ def _is_left_out(value: ast.expr, child: ast.expr, unused: frozenset[tuple[str, 
 
 
 def _parameters_without_effect(function: _Function) -> Iterator[int]:
-    """Yield the positions of the parameters on which nothing depends that a function returns or yields."""
+    """Yield the positions of the parameters that have no influence on what a function returns or yields."""
     results = [node.value for node in _own_nodes(function) if isinstance(node, ast.Return | ast.Yield)]
     for index, argument in enumerate(function.args.args):
         flow = _Flow(function, {argument.arg}, set())

@@ -68,7 +68,7 @@ class Filter:
 
 
 def parse_filter(text: str, names: Collection[str]) -> Filter:
-    """Return the filter that a text stands for; `names` are the columns that there are.
+    """Return the filter of an expression; `names` are the known columns.
 
     Raises UnreadableFilter for an unknown name, an unfinished quotation, or an order of something that is no number.
     """

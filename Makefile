@@ -25,12 +25,11 @@ SUITE := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-re
 setup: $(STAMP) ## Create .venv and install everything
 
 # torch goes first and pinned, so that no later resolution swaps its build. All else is held at the versions that the
-# tests last passed with, so that a release of a dependency breaks nobody's checkout. Modules are compiled when they are
-# first imported: most never are, and to compile all of them takes half of the set-up.
+# tests last passed with, so that a release of a dependency breaks nobody's checkout.
 $(STAMP): pyproject.toml $(VERSIONS)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile $(TORCH)
-	$(BIN)/python -m pip install --quiet --no-compile --constraint $(VERSIONS) --editable ".[$(EXTRAS)]"
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --constraint $(VERSIONS) --editable ".[$(EXTRAS)]"
 	@touch $@
 
 help: ## This list

@@ -1,12 +1,13 @@
 """The blocks of a skill's pages: files to save, and shell blocks to run one by one, as a coding agent does.
 
 A block whose first line is a comment with a path is a file. A shell block runs in a shell of its own, so that it cannot
-rest on variables of an earlier one. A block of language `text` is an output. A comment `not run: REASON` before a block
-keeps it from being run. The tutorials of the documentation are walked in the same way.
+rest on variables of an earlier one. A block of language `text` is an output, and one of `json` must be JSON. A comment
+`not run: REASON` before a block keeps it from being run. The tutorials of the documentation are walked in the same way.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -141,6 +142,8 @@ def walk(page: Path, directory: Path, skill: Path, changes: dict[str, str]) -> s
             if block.path is not None:
                 (directory / block.path).parent.mkdir(parents=True, exist_ok=True)
                 (directory / block.path).write_text(text)
+            elif block.language == "json":
+                json.loads(text)
             else:
                 assert block.language == "bash", f"{page}: {block.text[:60]}"
                 printed.append(run(text))

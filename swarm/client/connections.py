@@ -139,7 +139,7 @@ class _Returning(httpx.SyncByteStream):
 
 
 class _AsyncReturning(httpx.AsyncByteStream):
-    """The same for tasks; a cancelled close counts as a failed one."""
+    """The body of an answer for tasks, which gives its connection back. A cancelled close counts as a failed one."""
 
     def __init__(
         self,

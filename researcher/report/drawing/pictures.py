@@ -35,7 +35,7 @@ DARK = Theme("dark", text="#e6e8eb", faint="#3a4048", paper="#16191d")
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What a figure shows: `paint` draws it, `height` inches high; `rows` are its data below their names."""
+    """The content of a figure. `paint` draws it at `height` inches; `rows` are its data below their names."""
 
     name: str
     title: str

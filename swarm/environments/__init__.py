@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from swarm.environments.base import DrivenEnvironment as DrivenEnvironment
-from swarm.environments.base import Environment as Environment
-from swarm.environments.base import EnvironmentTask as EnvironmentTask
-from swarm.environments.base import Grade as Grade
-from swarm.environments.base import Session as Session
-from swarm.environments.base import Transcript as Transcript
 from swarm.processes.imports import lazy_names
 
 if TYPE_CHECKING:
+    from swarm.environments.base import DrivenEnvironment as DrivenEnvironment
+    from swarm.environments.base import Environment as Environment
+    from swarm.environments.base import EnvironmentTask as EnvironmentTask
+    from swarm.environments.base import Grade as Grade
+    from swarm.environments.base import Session as Session
+    from swarm.environments.base import Transcript as Transcript
     from swarm.environments.environment_check import transcript_of as transcript_of
     from swarm.environments.registry import LIBRARIES as LIBRARIES
     from swarm.environments.registry import agent_of as agent_of
@@ -23,26 +23,4 @@ if TYPE_CHECKING:
     from swarm.environments.registry import with_options as with_options
 
 # The sandbox of a program shows the contract alone.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "swarm.environments.base": (
-            "DrivenEnvironment",
-            "Environment",
-            "EnvironmentTask",
-            "Grade",
-            "Session",
-            "Transcript",
-        ),
-        "swarm.environments.environment_check": ("transcript_of",),
-        "swarm.environments.registry": (
-            "LIBRARIES",
-            "agent_of",
-            "has_own_worker",
-            "is_bundled",
-            "load_environment",
-            "options_of",
-            "with_options",
-        ),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -24,23 +24,4 @@ if TYPE_CHECKING:
     from swarm.processes.running_servers import list_running_servers as list_running_servers
 
 # The sandbox of a program shows only some of the modules.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "swarm.processes.child": (
-            "KILLED",
-            "Child",
-            "NoAnnouncement",
-            "StaleProcess",
-            "await_announcement",
-            "end_stale",
-            "is_dead",
-            "own_name",
-            "server_environment",
-            "tail",
-        ),
-        "swarm.processes.cores": ("usable_cores",),
-        "swarm.processes.imports": ("collector_paused",),
-        "swarm.processes.running_servers": ("RunningServer", "announced_server", "list_running_servers"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import importlib
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 COLLECTED_AFTER = (50_000, 20, 50)
@@ -76,11 +78,15 @@ def keep_torch_out() -> None:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return the functions `__getattr__` and `__dir__` of a package, given its names by their modules."""
-    by_name = {name: module for module, names in modules.items() for name in names}
+def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return the functions `__getattr__` and `__dir__` of a package whose names load their modules on first use.
+
+    The names are those that the package's `__init__.py` imports under `if TYPE_CHECKING`.
+    """
+    code = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
+    guarded = [statement for block in code.body if isinstance(block, ast.If) for statement in block.body]
+    imports = [statement for statement in guarded if isinstance(statement, ast.ImportFrom)]
+    by_name = {alias.name: str(statement.module) for statement in imports for alias in statement.names}
 
     def find(name: str) -> object:
         if name not in by_name:

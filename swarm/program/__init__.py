@@ -30,14 +30,4 @@ if TYPE_CHECKING:
     from swarm.program.training import train as train
 
 # The process of a foreign program does not have the modules that drive it.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "swarm.program.attempts": ("Model", "RecordedSession"),
-        "swarm.program.base": ("PLAIN", "Program", "answer_in_turn", "is_program", "load_program", "rewards_of"),
-        "swarm.program.command_line": ("ENVIRONMENT_FAILED", "NO_SANDBOX", "PROGRAM_FAILED", "main"),
-        "swarm.program.hosted.process": ("MAX_HUNG", "ProgramProcess", "place_program"),
-        "swarm.program.order": ("RUN_MARK",),
-        "swarm.program.training": ("EVAL_TEMPERATURE", "EndedAttempt", "TrainingResult", "measure", "train"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

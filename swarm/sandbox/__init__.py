@@ -13,9 +13,4 @@ if TYPE_CHECKING:
     from swarm.sandbox.sandbox import plain_command as plain_command
 
 # The inside of a sandbox does not show the modules that make it.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "swarm.sandbox.sandbox": ("Sandbox", "SandboxedCommand", "choose_sandbox", "plain_command"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

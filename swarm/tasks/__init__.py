@@ -20,11 +20,4 @@ if TYPE_CHECKING:
     from swarm.tasks.families import task_family as task_family
 
 # The families are not visible in the sandbox of a program.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "swarm.tasks.agent": ("converse", "run_agent"),
-        "swarm.tasks.base": ("Exchange", "Problem", "Split", "TaskFamily", "split_of"),
-        "swarm.tasks.families": ("CALCULATOR", "TASK_FAMILIES", "calculate", "task_family"),
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

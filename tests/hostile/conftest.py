@@ -8,7 +8,7 @@ import secrets
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,11 @@ class World:
     environment: Environment
     sandbox: Sandbox
     facts: dict[str, Any]
+
+    def program(self, file: str, attacks: Sequence[str], **more: Any) -> str:
+        """Return a program that makes attacks of a file in programs/, and knows the facts of its surroundings."""
+        parts = [f"FACTS = {self.facts | more!r}", *((PROGRAMS / f"{name}.py").read_text() for name in ("tools", file))]
+        return "\n".join([*parts, f"ATTACKS = [{', '.join(attacks)}]\n"])
 
 
 @dataclass(frozen=True)
@@ -107,13 +112,13 @@ def attack(world: World, tmp_path: Path) -> Iterator[Attack]:
     children = set(psutil.Process().children(recursive=True))
     mark = f"hostile-{secrets.token_hex(8)}"
 
-    def run(name: str, *, episodes: int = 3, limit_s: float = 60.0, environment: Environment | None = None) -> Outcome:
-        code = f"FACTS = {world.facts | {'mark': mark}!r}\n{(PROGRAMS / f'{name}.py').read_text()}"
+    def run(file: str, *attacks: str, episodes: int = 1, limit_s: float = 60.0) -> Outcome:
+        code = world.program(file, attacks, mark=mark)
         with place_program(code, tmp_path / "run", world.client.url, world.sandbox) as place:
             with ProgramProcess(place, attempt_limit_s=limit_s) as program:
                 evaluation = measure(
-                    world.client, environment or world.environment, program, split=Split.VALIDATION,
-                    episodes=episodes, max_workers=episodes,
+                    world.client, world.environment, program, split=Split.VALIDATION, episodes=episodes,
+                    max_workers=episodes,
                 )  # fmt: skip
             log = place.log.read_text(errors="replace")
             return Outcome(evaluation, log)

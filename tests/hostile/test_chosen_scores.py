@@ -19,7 +19,7 @@ from swarm.sandbox.sandbox import find_sandbox
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.begins_first]
 
-EPISODES = 24
+EPISODES = 12
 JOB = TrainJob(engine="fake", batch_size=4, num_repeat=2, total_steps=1000)
 LUCK = """
 import os, signal, sys, threading, time
@@ -105,7 +105,7 @@ def test_attempts_that_a_program_breaks_before_a_reply_score_the_worst(
     server: SwarmClient, tmp_path: Path, how: str
 ) -> None:
     breaks = BEFORE_A_REPLY[how]
-    episodes = EPISODES if len(breaks) < 3 else 3 * EPISODES
+    episodes = max(EPISODES, 5 * len(breaks))
     result = score(server, LUCK.format(breaks=breaks), "reverse", tmp_path, episodes)
     assert (result.n, result.failures, result.repeats) == (episodes, (), ()), result
     assert len(result.broken) + result.successes == episodes, result.broken

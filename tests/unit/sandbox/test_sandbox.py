@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import os
 import shutil
 import subprocess
@@ -103,36 +104,6 @@ def test_a_client_talks_to_its_server_with_bodies_of_any_size_and_many_at_once(r
 
 
 @needs_bwrap
-def test_clients_have_no_privileges_and_root_gives_them_a_user_of_their_own(run):
-    done = run("""
-        import os
-        status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-        print(int(status["CapEff"], 16), int(status["NoNewPrivs"]), os.getresuid() == (os.getuid(),) * 3, os.getuid())
-    """)
-    *found, user = done.stdout.split()
-    assert found == ["0", "1", "True"], done.stderr
-    assert os.getuid() != 0 or int(user) > 1000
-
-
-@needs_bwrap
-def test_no_other_port_of_the_machine_can_be_reached(run):
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as other:
-        done = run(
-            """
-            import socket, sys
-            for address in (("127.0.0.1", int(sys.argv[2])), ("1.1.1.1", 53), ("10.0.0.1", 80)):
-                try:
-                    socket.create_connection(address, timeout=3)
-                    print("reached", address)
-                except OSError:
-                    print("refused")
-            """,
-            str(other.server_port),
-        )
-    assert done.stdout.split() == ["refused"] * 3, done.stderr
-
-
-@needs_bwrap
 def test_without_a_server_nothing_can_be_reached(sandbox, server, tmp_path):
     (tmp_path / "program.py").write_text(
         textwrap.dedent("""
@@ -151,142 +122,101 @@ def test_without_a_server_nothing_can_be_reached(sandbox, server, tmp_path):
     assert done.stdout.split() == ["refused"] * 3 + ["False", "said"], done.stderr
 
 
-@needs_bwrap
-def test_keys_and_files_of_the_host_are_not_there(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-in-the-environment")
-    secret = tmp_path / "research.db"
-    secret.write_text("canary in a file")
-    done = run(
-        """
-        import os, sys
-        from pathlib import Path
-        print(dict(os.environ))
-        for process in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                print(process.read_bytes())
-            except OSError:
-                pass
-        for place in (sys.argv[2], "/root/.ssh", "/home", "/etc/passwd", "/etc/shadow", "/var", "/run/systemd"):
-            path = Path(place)
-            print(place, os.path.exists(place), list(path.iterdir()) if path.is_dir() else "")
-        """,
-        str(secret),
-    )
-    assert done.returncode == 0, done.stderr
-    assert "canary" not in done.stdout
-    seen = {line.split()[0]: line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("/")}
-    assert seen.pop("/home") == "True [PosixPath('/home/sandbox')]"
-    assert all(answer.startswith("False") for answer in seen.values()), seen
+SEEN = """
+    import httpx, json, os, socket, sys, swarm.types
+
+    def can_connect(port):
+        try:
+            return bool(socket.create_connection(("127.0.0.1", port), timeout=3))
+        except OSError:
+            return False
+
+    def can_write(place):
+        try:
+            return not open(place, "r+" if place.startswith("/proc") else "a").close()
+        except OSError:
+            return False
+
+    url, other, secret = sys.argv[1:]
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    places = [
+        "/usr/x", "/x", "/dev/x", "/proc/sys/kernel/hostname", "/proc/sys/kernel/core_pattern",
+        "/proc/sys/vm/overcommit_memory", "/run/swarm/link/x", "client.py", swarm.types.__file__, sys.executable,
+        sys.prefix + "/x", "x", "/tmp/x", os.environ["HOME"] + "/x",
+    ]
+    hosts = [secret, "/root/.ssh", "/etc/passwd", "/etc/shadow", "/var", "/run/systemd"]
+    print(json.dumps({
+        "answer": httpx.post(url + "/v1/x", content="x", timeout=60).text,
+        "other server": can_connect(int(other)),
+        "shown of the host": [place for place in hosts if os.path.exists(place)],
+        "homes": os.listdir("/home"),
+        "variables": str(dict(os.environ)),
+        "written": [place for place in places if can_write(place)],
+        "capabilities": int(status["CapEff"], 16),
+        "no new privileges": int(status["NoNewPrivs"]),
+        "users": sorted(set(os.getresuid())),
+    }))
+    print("said", file=sys.stderr)
+    sys.exit(7)
+"""
 
 
 @needs_bwrap
-def test_only_the_working_directory_and_temporary_files_can_be_written(run, tmp_path):
-    done = run("""
-        import os, sys, swarm.types
-        places = ["/usr/x", "/x", "/dev/x", "/proc/sys/kernel/hostname", "/run/swarm/link/x", "client.py",
-                  swarm.types.__file__, sys.executable, sys.prefix + "/x", "x", "/tmp/x", os.environ["HOME"] + "/x"]
-        for place in places:
-            try:
-                open(place, "a").close()
-                print("written", place)
-            except OSError:
-                pass
-    """)
-    assert done.stdout.split() == ["written", "x", "written", "/tmp/x", "written", "/home/sandbox/x"], done.stderr
-    assert [path.name for path in (tmp_path / "work").iterdir()] == ["client.py"]
-
-
-@needs_bwrap
-def test_every_form_of_the_sandbox_that_works_here_hides_the_host(server, tmp_path):
+def test_in_every_form_of_the_sandbox_a_program_has_its_server_and_nothing_of_the_host(server, tmp_path, monkeypatch):
     """Root has a form of its own; where that is forbidden, and for other users, the next one is taken."""
-    bwrap = shutil.which("bwrap")
-    assert bwrap is not None
-    code = """
-        import os, sys, httpx
-        print(httpx.post(sys.argv[1] + "/v1/x", content="x", timeout=60).text, os.path.exists(sys.argv[2]))
-        for place in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/usr/x", sys.prefix + "/x"):
-            try:
-                open(place, "r+" if place.startswith("/proc") else "a").close()
-                print("written", place)
-            except OSError:
-                pass
-    """
-    (tmp_path / "secret").write_text("s")
-    tried = 0
-    for number, form in enumerate(candidates(bwrap)):
-        if probe(form):
-            continue
-        workdir = tmp_path / f"work-{number}"
-        workdir.mkdir()
-        (workdir / "client.py").write_text(textwrap.dedent(code))
-        argv = [sys.executable, "client.py", server, str(tmp_path / "secret")]
-        done = enter(form, argv, workdir, server)
-        assert done.stdout == "x False\n", done.stderr
-        tried += 1
-    assert tried >= 1
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-in-the-environment")
+    secret = tmp_path / "secret"
+    secret.write_text("s")
+    forms = [form for form in candidates(str(shutil.which("bwrap"))) if not probe(form)]
+    assert forms
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as other:
+        for number, form in enumerate(forms):
+            workdir = tmp_path / f"work-{number}"
+            workdir.mkdir()
+            (workdir / "client.py").write_text(textwrap.dedent(SEEN))
+            done = enter(
+                form, [sys.executable, "client.py", server, str(other.server_port), str(secret)], workdir, server
+            )
+            assert (done.returncode, done.stderr) == (7, "said\n"), done.stderr
+            seen = json.loads(done.stdout)
+            [user] = seen.pop("users")
+            assert os.getuid() != 0 or form.own_user is (user > 1000)
+            assert "canary" not in seen.pop("variables")
+            assert seen == {
+                "answer": "x", "other server": False, "shown of the host": [], "homes": ["sandbox"],
+                "written": ["x", "/tmp/x", "/home/sandbox/x"], "capabilities": 0, "no new privileges": 1,
+            }  # fmt: skip
+            assert [path.name for path in workdir.iterdir()] == ["client.py"]
 
 
 @needs_bwrap
-def test_a_fork_bomb_ends_with_its_sandbox(run):
-    done = run("""
-        import os, time
-        while True:
-            try:
-                os.fork()
-            except OSError:
-                time.sleep(0.01)
-    """)
-    assert done.returncode != 0
-    assert "more than 40 processes" in done.stderr
-
-
-@needs_bwrap
-def test_a_file_cannot_grow_beyond_the_limit(run, tmp_path):
+def test_files_and_folders_have_their_limits_also_with_files_that_have_no_name(run, tmp_path):
     done = run("""
         import os, signal
+
+        def fill(file):
+            try:
+                while file.write(b"x" * 2**20):
+                    pass
+            except OSError as error:
+                return error.strerror
+
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         with open("large", "wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(b"x" * 2**20)
-            except OSError as error:
-                print(error.strerror, os.path.getsize("large"))
+            print(fill(file), os.path.getsize("large"))
+        os.unlink("large")
+        for folder in (".", "/tmp", "/dev/shm", os.path.expanduser("~")):
+            kept = []
+            while (reason := fill(kept[-1]) if kept else "") != "No space left on device":
+                kept.append(open(folder + "/part", "wb", buffering=0))
+                os.unlink(kept[-1].name)
+            print(sum(os.fstat(file.fileno()).st_size for file in kept))
+            [file.close() for file in kept]
     """)
-    assert done.stdout.strip() == f"File too large {SMALL.file_bytes}", done.stderr
+    file, *folders = done.stdout.splitlines()
+    assert file == f"File too large {SMALL.file_bytes}", done.stderr
+    assert len(folders) == 4 and all(2**20 < int(size) <= SMALL.tmp_bytes for size in folders), folders
     assert not (tmp_path / "work" / "large").exists()
-
-
-@needs_bwrap
-@pytest.mark.parametrize("folder", [".", "/tmp", "/dev/shm", "~"])
-def test_folders_are_full_at_their_size_also_with_files_that_have_no_name(run, folder):
-    done = run(
-        """
-        import os, sys
-        os.chdir(os.path.expanduser(sys.argv[2]))
-        kept = []
-        try:
-            while True:
-                kept.append(open("part", "wb", buffering=0))
-                kept[-1].write(b"x" * 2**20)
-                os.unlink("part")
-        except OSError as error:
-            print(error.strerror, len(kept))
-        """,
-        folder,
-    )
-    reason, parts = done.stdout.rsplit(maxsplit=1)
-    assert (reason, int(parts) <= 17) == ("No space left on device", True), done.stderr
-
-
-@needs_bwrap
-def test_many_small_files_end_the_sandbox(run):
-    done = run("""
-        import os
-        for number in range(10**6):
-            os.mkdir(f"/tmp/{number}")
-    """)
-    assert done.returncode == 125
-    assert "more than 300 files" in done.stderr
 
 
 @needs_bwrap
@@ -308,7 +238,7 @@ def test_files_count_as_memory(run):
 
 @needs_bwrap
 def test_output_into_a_file_is_kept_up_to_a_limit(sandbox, tmp_path):
-    code = "for number in range(10**6): print('line', number)\nimport os; os.write(2, b'last words')"
+    code = "for number in range(10**5): print('line', number)\nimport os; os.write(2, b'last words')"
     limited = replace(sandbox, limits=replace(SMALL, log_bytes=100_000))
     log = tmp_path / "output.log"
     with log.open("wb") as file:
@@ -353,33 +283,9 @@ def test_a_program_sees_of_the_package_what_it_needs(sandbox, tmp_path):
 
 
 @needs_bwrap
-def test_memory_of_one_process_and_of_all_together_is_bounded(run):
+def test_memory_of_one_process_is_bounded(run):
     alone = run("x = bytearray(2 * 2**30)")
     assert "MemoryError" in alone.stderr
-    together = run("""
-        import os, time
-        for _ in range(8):
-            if os.fork() == 0:
-                x = bytearray(os.urandom(2**20)) * 90
-                time.sleep(60)
-        time.sleep(60)
-    """)
-    assert together.returncode == 125
-    assert "300 MiB of memory, files included" in together.stderr
-
-
-@needs_bwrap
-def test_processes_left_behind_end_with_the_client(run, sandbox):
-    marker = f"left-behind-{time.time_ns()}"
-    done = run(
-        """
-        import subprocess, sys
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", sys.argv[2]], start_new_session=True)
-        """,
-        marker,
-    )
-    assert done.returncode == 0
-    assert not running_with(marker)
 
 
 @needs_bwrap
@@ -398,12 +304,6 @@ def test_ending_the_command_ends_everything_inside(sandbox, server, tmp_path, si
     while running_with(marker) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not running_with(marker)
-
-
-@needs_bwrap
-def test_exit_code_and_output_of_the_client_come_through(run):
-    done = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
-    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
 
 
 @needs_bwrap

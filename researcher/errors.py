@@ -18,8 +18,6 @@ ResearchError            1
 ├── AnswerOverdue          10   an external planner has not answered by its deadline
 ├── AnswerRefused          2   the study cannot use an answer of an external planner
 ├── BudgetExceeded       7   the next launch or call would exceed the budget
-├── NothingToExtend      2   a study that is not finished, or has nothing left to compare
-├── AlphaSpent          11   the charter has no alpha for another plan
 ├── StudyFailed         12   no arm of a study has a score, or nothing in it could be compared
 ├── EnvironmentBroken   13   the environment fails whatever the arms do: no run of the study can be scored
 ├── NotDetached          *   the detached process of a study ended at once; the code is that of the process
@@ -129,14 +127,6 @@ class BudgetExceeded(ResearchError):
 
 class Underpowered(ResearchError):
     exit_code = 9
-
-
-class NothingToExtend(ResearchError):
-    exit_code = 2
-
-
-class AlphaSpent(ResearchError):
-    exit_code = 11
 
 
 class StudyFailed(ResearchError):

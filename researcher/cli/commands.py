@@ -253,7 +253,6 @@ app.add_typer(findings.app, name="findings")
 app.command()(findings.replicate)
 for command in (
     lifecycle.resume,
-    lifecycle.extend,
     lifecycle.pause,
     lifecycle.stop,
     questions.questions,

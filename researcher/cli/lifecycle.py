@@ -1,9 +1,8 @@
-"""The commands `researcher resume | extend | pause | stop`, which change the course of an existing study."""
+"""The commands `researcher resume | pause | stop`, which change the course of an existing study."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -66,34 +65,6 @@ def stop(
 ) -> None:
     """Ask a study to stop working soon, for good; `resume` can still take it up again."""
     _ask(study_id, home, db, "stopped", as_json)
-
-
-def extend(
-    study_id: StudyArgument,
-    iterations: Annotated[int, typer.Option(min=1, max=50, help="At most so many more plans.")] = 1,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Runs per arm (default: as many as the last plan had).")
-    ] = None,
-    max_runs: MaxRunsOption = None,
-    detach: DetachOption = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Go on with a finished study as far as its charter has alpha left: more runs for open arms, or further plans."""
-    with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
-        from researcher.planner.rules import build_rules_planner
-        from researcher.study.continuation import extend as extend_study
-        from researcher.study.requests import find_study
-        from researcher.study.settings import read_settings
-
-        study = find_study(store, study_id)
-        settings = read_settings(study.settings)
-        next_plan = build_rules_planner(settings).plan if settings.planner == "rules" else None
-        extend_study(
-            store, study, iterations=iterations, seeds=seeds, max_runs=max_runs, next_plan=next_plan, home=home
-        )
-        work(store, study.id, home, db, as_json, detach=detach)
 
 
 def _ask(study_id: str, home: Path, db: str | None, wanted: str, as_json: bool) -> None:

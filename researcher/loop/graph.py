@@ -34,7 +34,6 @@ from researcher.loop.nodes.monitor import monitor
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.report import report
 from researcher.loop.nodes.write_program import write_program
-from researcher.study.continuation import find_continuation
 
 RECURSION_LIMIT = 1_000_000_000
 """LangGraph counts steps per invocation, and a study of weeks takes one every second. Only the budget ends a study."""
@@ -130,16 +129,11 @@ def carry_out(deps: Deps, request: FrameRequest, control: RunControl) -> None:
     with _open_checkpoints(deps.home / "graph.db") as (connection, saver):
         graph = build_graph(deps, request, saver)
         snapshot = graph.get_state(config)
-        continuation = find_continuation(deps.store, deps.study_id)
-        first = 0 if continuation is None else continuation.iteration
         if _is_cut_short(deps, snapshot):
             _reopen(graph, config, deps, snapshot)
         elif is_finished(snapshot):
-            if snapshot.values["iteration"] >= first:
-                return
-            # After "decide", the graph makes the plan of the next iteration.
-            graph.update_state(config, {**first_state(deps.study_id), "iteration": first}, as_node="decide")
-        start = None if snapshot.values else {**first_state(deps.study_id), "iteration": first}
+            return
+        start = None if snapshot.values else first_state(deps.study_id)
         stream = graph.stream(
             cast(ResearchState | None, start), config, stream_mode="updates", durability="sync", control=control
         )

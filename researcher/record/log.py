@@ -24,7 +24,7 @@ from researcher.tree import RungScore, SearchNode
 
 logger = logging.getLogger(__name__)
 
-DIAGNOSED, EXTENDED = "run.diagnosed", "study.extended"
+DIAGNOSED = "run.diagnosed"
 
 DISQUALIFIED = "disqualified"
 """Key in the details of a decision: the arms that it disqualifies, with the reasons."""

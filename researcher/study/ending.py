@@ -20,7 +20,7 @@ from experiments_db import (
 from researcher.phases import FINAL
 from researcher.plan import Stage
 from researcher.record.failure_reason import in_one_line
-from researcher.record.log import BUDGET_USED_UP, EXTENDED, StudyLog
+from researcher.record.log import BUDGET_USED_UP, StudyLog
 from researcher.record.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
 from researcher.search.record import read_tree
 
@@ -76,7 +76,7 @@ def headline(study: Study) -> str:
 
 
 def is_over(store: ExperimentStore, study: Study) -> bool:
-    """Return whether a study has come to its end since it was last extended, so that nothing is left to do.
+    """Return whether a study has come to its end so that nothing is left to do.
 
     A study that failed before its end can go on, and so can one that the budget ended.
     """
@@ -84,8 +84,7 @@ def is_over(store: ExperimentStore, study: Study) -> bool:
         return True
     if study.status is not StudyStatus.FAILED or is_cut_short(store, study.id):
         return False
-    reported, *begun = (_newest(store, study.id, kind) for kind in (REPORTED, WORKING, EXTENDED))
-    return reported > max(begun)
+    return _newest(store, study.id, REPORTED) > _newest(store, study.id, WORKING)
 
 
 def is_cut_short(store: ExperimentStore, study_id: str) -> bool:
@@ -98,12 +97,12 @@ def is_cut_short(store: ExperimentStore, study_id: str) -> bool:
     return not is_opened and any(item.details.get(BUDGET_USED_UP) for item in store.list_decisions(study_id))
 
 
-def reopen(store: ExperimentStore, study_id: str, reason: str | None = None) -> Study:
+def reopen(store: ExperimentStore, study_id: str) -> Study:
     """Set a study running, and record which of its rows changed since it ended; the next digest includes them."""
     if (ended := store.find_digest(study_id)) is not None:
         for table, what in ended.compare(store.compute_digest(study_id)).items():
             store.append_event(study_id, ROWS_CHANGED, f"{table}: {what}", severity=Severity.WARNING)
-    return store.set_study_status(study_id, StudyStatus.RUNNING, reason)
+    return store.set_study_status(study_id, StudyStatus.RUNNING)
 
 
 def _newest(store: ExperimentStore, study_id: str, kind: str) -> int:

@@ -89,8 +89,6 @@ def test_the_command_that_goes_on_with_a_killed_study_finishes_it(shell: Shell) 
 
     assert [code for code, _ in said] == [0, 0, 1]
     [command] = {hint for _, text in said for hint in hints(text)}
-    extended = shell(f"researcher extend {study.id} --home 'my runs'")
-    assert extended[0] == 2 and hints(extended[1]) == [command]
     code, done = shell(command)
     assert code == 0 and "answer: " in done
     [explorer] = re.findall(r"^explorer: (.*)$", done, re.MULTILINE)

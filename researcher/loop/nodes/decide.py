@@ -13,7 +13,6 @@ from researcher.loop.nodes.plan import gather_history
 from researcher.record.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, Notebook, to_json
 from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
-from researcher.study.continuation import find_continuation
 
 MAX_PLANS = 50
 """The most plans of a study, for planners that never stop, whatever the budget."""
@@ -103,11 +102,6 @@ def _choose(deps: Deps, state: ResearchState, charter: Charter, analysis: Analys
     most = MAX_PLANS if charter.search is None else MAX_ROUNDS
     if len(history.plans) >= most:
         return Decision(Action.STOP, f"{most} plans have been carried out.", author=AUTOMATIC)
-    continuation = find_continuation(deps.store, deps.study_id)
-    if continuation is not None and continuation.last_iteration == state["iteration"]:
-        return Decision(
-            Action.STOP, "The plans that the study was extended by have been carried out.", author=AUTOMATIC
-        )
     try:
         return deps.planner.decide(charter, analysis, history)
     except PlannerError as error:

@@ -12,7 +12,6 @@ from researcher.plan import Relation
 from researcher.record.log import StudyLog
 from researcher.record.runs import list_all_trials
 from researcher.report.formats import join_names
-from researcher.study.continuation import find_continuation, is_test_over
 
 
 def final_test(deps: Deps, state: ResearchState) -> ResearchState:
@@ -21,14 +20,6 @@ def final_test(deps: Deps, state: ResearchState) -> ResearchState:
     Raises Drained if the study is asked to stop meanwhile. Scores measured before stay stored.
     """
     charter = deps.log.charter()
-    stored = deps.store.find_charter(deps.study_id)
-    if stored is not None and is_test_over(stored, find_continuation(deps.store, deps.study_id)):
-        deps.log.note(
-            "test.skipped",
-            f"The {charter.test_split} split was opened before the study was extended, for {stored.test_opened_for}:"
-            " it opens only once, so the runs since then have no score on it.",
-        )
-        return state
     if state["is_budget_used_up"]:
         deps.log.warn(
             "test.postponed",

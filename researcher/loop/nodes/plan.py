@@ -15,7 +15,6 @@ from researcher.memory.standing import recall
 from researcher.plan import Arm, Plan, Stage
 from researcher.record.log import Notebook, to_json
 from researcher.record.runs import TrialState, list_all_trials
-from researcher.study.continuation import adapt, find_continuation
 
 
 def plan(deps: Deps, state: ResearchState) -> ResearchState:
@@ -27,7 +26,8 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
             deps.log.warn("budget.used_up", f"No further plan: {reason}")
             return {**state, "is_halted": True, "is_budget_used_up": True}
         history = gather_history(deps, charter)
-        proposed = _propose(deps, charter, history)
+        search = charter.search
+        proposed = deps.planner.plan(charter, history) if search is None else next_plan(deps, charter, search, history)
         if proposed is None:
             return {**state, "is_halted": True}
         arms = tuple(_with_checkpoints(arm, charter) for arm in proposed.arms)
@@ -56,17 +56,6 @@ def plan(deps: Deps, state: ResearchState) -> ResearchState:
     Notebook(deps.store, deps.study_id).note_plan(planned)
     _store(deps, planned)
     return state
-
-
-def _propose(deps: Deps, charter: Charter, history: History) -> Plan | None:
-    """Return the next plan as it was proposed; None if nothing follows in a search."""
-    if charter.search is None:
-        proposed = deps.planner.plan(charter, history)
-    else:
-        proposed = next_plan(deps, charter, charter.search, history)
-    if proposed is None or proposed.stage is Stage.EXPLORE:
-        return proposed
-    return adapt(proposed, find_continuation(deps.store, deps.study_id), history)
 
 
 def _runs_of(planned: Plan) -> set[tuple[str, int, int]]:

@@ -22,7 +22,6 @@ from researcher.planner.rules import RulesPlanner
 from researcher.record.lease import TTL_S, StudyLease
 from researcher.record.log import (
     DIAGNOSED,
-    EXTENDED,
     StudyLog,
     analysis_from_json,
     charter_from_json,
@@ -81,7 +80,7 @@ def test_study_without_charter_says_so(store: ExperimentStore) -> None:
         StudyLog(store, study.id).charter()
 
 
-def test_study_that_fails_before_it_works_again_after_it_was_extended_is_not_over(store: ExperimentStore) -> None:
+def test_study_that_fails_before_it_works_again_is_not_over(store: ExperimentStore) -> None:
     study = store.create_study("t", planner="rules").id
     log = StudyLog(store, study)
     for kind in (WORKING, REPORTED):
@@ -89,7 +88,7 @@ def test_study_that_fails_before_it_works_again_after_it_was_extended_is_not_ove
     failed = store.set_study_status(study, StudyStatus.FAILED, "no arm has a score")
     assert is_over(store, failed)
 
-    log.note(EXTENDED, "extended")
+    log.note(WORKING, "working")
 
     assert not is_over(store, failed)
 

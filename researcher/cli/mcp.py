@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from researcher.cli import lifecycle
 from researcher.cli.options import DatabaseOption, HomeOption
@@ -27,30 +24,15 @@ OF_PLACE = ("detach", "home", "db", "json")
 """Options that the server fills in by itself."""
 
 
-def serve(
-    http: Annotated[
-        int | None,
-        typer.Option(min=0, max=65_535, help="Serve HTTP on this port (default: stdin and stdout)."),
-    ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address for --http; another than loopback needs RESEARCHER_TOKEN.")
-    ] = "127.0.0.1",
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = None,
-) -> None:
-    """Serve the researcher to coding agents by the Model Context Protocol (MCP)."""
+def serve(home: HomeOption = DEFAULT_HOME, db: DatabaseOption = None) -> None:
+    """Serve the researcher to coding agents by the Model Context Protocol (MCP), over standard input and output."""
     with failures_in_one_line():
         # Imported here because the SDK takes a second to load.
         from researcher.execution.environments import StudyEnvironments
-        from researcher.mcp.server import serve_http, serve_stdio
-        from researcher.mcp.study_tools import TOKEN
+        from researcher.mcp import server
 
         with closing(StudyEnvironments()) as environments:
-            toolbox = _study_tools(home.resolve(), db, environments)
-            if http is None:
-                serve_stdio(toolbox)
-            else:
-                serve_http(toolbox, host, http, token=os.environ.get(TOKEN), announce=typer.echo)
+            server.serve(_study_tools(home.resolve(), db, environments))
 
 
 def _study_tools(home: Path, db: str | None, environments: StudyEnvironments) -> Toolbox:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -35,8 +34,6 @@ COMMAND_LIMIT_S = 180.0
 """The longest command: a detached start waits up to two minutes for its process."""
 MAX_WAIT_S = 300.0
 MAX_RESULT_CHARS = 400_000
-TOKEN = "RESEARCHER_TOKEN"
-"""The environment variable with the token of the HTTP server; no process of a study gets it."""
 MASK = "***"
 
 StudyId = Annotated[str | None, Field(description="Id of a study; without it the newest one.")]
@@ -145,10 +142,9 @@ class StudyTools:
     def _run(self, tool: CommandTool, given: ToolArguments) -> str:
         """Run a command and return its result with its messages. Raises ToolRefused with both if it fails."""
         command = [sys.executable, "-m", "researcher.cli", tool.name, *tool.words(given), *self._place, "--json"]
-        environment = {name: value for name, value in os.environ.items() if name != TOKEN}
         try:
             done = subprocess.run(
-                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                 timeout=COMMAND_LIMIT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:

@@ -13,12 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
-import httpx2
 import psutil
 import pytest
 from mcp import Client, StdioServerParameters
-from mcp.client.streamable_http import streamable_http_client
 from mcp.types import TextContent
 from process_support import is_running
 from typer.testing import CliRunner, Result
@@ -47,7 +44,6 @@ ANSWERS = {
     "decide": json.dumps({"action": "stop", "reason": "The question is answered as well as one seed can."}),
 }
 LIMIT_S = 300.0
-TOKEN = "a-token-of-some-length"
 
 
 @pytest.fixture
@@ -61,13 +57,12 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def environment() -> dict[str, str]:
-    hidden = ("OPENAI_API_KEY", "RESEARCHER_TOKEN")
-    return {name: value for name, value in os.environ.items() if name not in hidden} | {"NO_COLOR": "1"}
+    return {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"} | {"NO_COLOR": "1"}
 
 
 def command(home: Path, *words: str, text: str | None = None) -> Result:
     """Run a command in the process of the test."""
-    env = {"OPENAI_API_KEY": None, "RESEARCHER_TOKEN": None, "NO_COLOR": "1"}
+    env = {"OPENAI_API_KEY": None, "NO_COLOR": "1"}
     return CliRunner().invoke(app, [*words, "--home", str(home)], input=text, env=env)
 
 
@@ -198,40 +193,3 @@ def test_a_study_without_an_answer_pauses_at_its_deadline_and_says_why(home: Pat
     with open_store(home / "research.db", read_only=True) as store:
         [study] = store.list_studies()
         assert study.status is StudyStatus.PAUSED and "had no answer" in (study.status_reason or "")
-
-
-@pytest.fixture
-def http_server(home: Path) -> Iterator[str]:
-    words = ["-m", "researcher.cli", "mcp", "--http", "0", "--home", str(home)]
-    with subprocess.Popen(
-        [sys.executable, *words], env=environment() | {"RESEARCHER_TOKEN": TOKEN}, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        try:
-            yield server.stdout.readline().strip()
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(timeout=60)
-
-
-def test_over_http_the_same_tools_are_there_for_those_who_have_the_token(home: Path, http_server: str) -> None:
-    with open_store(home / "research.db") as store:
-        study = store.create_study("a topic", planner="external")
-
-    async def plan() -> None:
-        known = httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"})
-        async with known, Client(streamable_http_client(http_server, http_client=known)) as client:
-            assert {"start", "answer", "report"} <= {tool.name for tool in (await client.list_tools()).tools}
-            assert (await call(client, "list"))[0]["study"] == study.id
-
-    asyncio.run(plan())
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
-        assert httpx.post(http_server, headers=headers, json={}).status_code == 401
-    stranger = {"Authorization": f"Bearer {TOKEN}", "Host": "evil.example"}
-    assert httpx.post(http_server, headers=stranger, json={}).status_code == 421
-
-
-def test_an_address_beyond_this_machine_needs_a_token(home: Path) -> None:
-    done = command(home, "mcp", "--http", "0", "--host", "0.0.0.0")
-
-    assert done.exit_code == 1 and "RESEARCHER_TOKEN" in done.stderr

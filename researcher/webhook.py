@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from io import StringIO
 from types import MappingProxyType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -117,10 +116,7 @@ class Webhook:
         body = without_secrets(describe(self._store, self._study_id, news))
         for wait_s in (*self._retry_after_s, None):
             try:
-                if is_plain(self._url):
-                    _post(client, self._url, body)
-                else:
-                    _notify(self._url, body)
+                _post(client, self._url, body)
                 return
             except NotDelivered as error:
                 if wait_s is None or error.is_final or self._closing.is_set():
@@ -136,15 +132,10 @@ class Webhook:
             logger.warning("webhook: %s; %s", reason, failure)
 
 
-def is_plain(url: str) -> bool:
-    """Return whether a URL gets a POST of JSON, in place of a message of Apprise."""
-    return urlsplit(url).scheme in ("http", "https")
-
-
 def _receiver(url: str) -> str:
-    """Return a URL's receiver without what may be secret: to Apprise a host may be a token."""
+    """Return the host and the port of a URL, whose path may be secret."""
     place = urlsplit(url)
-    return f"{place.hostname}:{place.port or place.scheme}" if is_plain(url) else f"{place.scheme}://"
+    return f"{place.hostname}:{place.port or place.scheme}"
 
 
 def describe(store: ExperimentStore, study_id: str, news: News) -> dict[str, Any]:
@@ -157,8 +148,11 @@ def describe(store: ExperimentStore, study_id: str, news: News) -> dict[str, Any
     except ResearchError:
         # A study that has no charter yet has found nothing.
         answer, verdicts = None, []
+    report = reports.get("report.markdown")
+    lines = (f"{study.id}: {news.event.replace('_', ' ')}", study.topic, news.message, answer, *verdicts, report)
     return {
         "schema": SCHEMA,
+        "text": "\n".join(line for line in lines if line),
         "event": news.event,
         "at": news.at,
         "message": news.message,
@@ -168,7 +162,7 @@ def describe(store: ExperimentStore, study_id: str, news: News) -> dict[str, Any
         "reason": study.status_reason,
         "answer": answer,
         "verdicts": verdicts,
-        "report": reports.get("report.markdown"),
+        "report": report,
     }
 
 
@@ -206,20 +200,3 @@ def _post(client: httpx.Client, url: str, body: Mapping[str, Any]) -> None:
         raise NotDelivered(f"it answers HTTP {answered.status_code}: redirects are not followed", is_final=True)
     is_final = answered.status_code < 500 and answered.status_code not in (408, 425, 429)
     raise NotDelivered(f"it answers HTTP {answered.status_code}", is_final=is_final)
-
-
-def _notify(url: str, body: Mapping[str, Any]) -> None:
-    # Apprise imports slowly, and most webhooks do without.
-    from apprise import Apprise, AppriseAsset, LogCapture, NotifyFormat
-
-    service = Apprise(asset=AppriseAsset(app_id="swarm-researcher", http_redirects=False))
-    lines = (body["topic"], body["message"], body["answer"], *body["verdicts"], body["report"])
-    with LogCapture(level=logging.WARNING, fmt="%(message)s") as captured:
-        assert isinstance(captured, StringIO), "it captures into a file only if one is named"
-        if not service.add(url) or not service.notify(
-            title=f"{body['study']}: {body['event'].replace('_', ' ')}",
-            body="\n".join(line for line in lines if line),
-            body_format=NotifyFormat.TEXT,
-        ):
-            captured.seek(0)
-            raise NotDelivered(captured.read(), is_final=False)

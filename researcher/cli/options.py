@@ -213,7 +213,7 @@ LogOption = Annotated[
 WebhookOption = Annotated[
     str | None,
     typer.Option(
-        help="URL that is told when the study begins, judges, stops or is in trouble: http(s):// by a POST of JSON, a "
-        "service of Apprise, such as slack://, as text."
+        help="URL that gets a POST of JSON when the study begins, judges, stops or is in trouble; chats show "
+        "its `text`."
     ),
 ]

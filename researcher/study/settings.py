@@ -185,8 +185,8 @@ class StudySettings(BaseModel):
     def _url_that_can_be_called(cls, webhook: str | None) -> str | None:
         if webhook is not None:
             place = urlsplit(webhook)
-            if not (place.hostname if place.scheme in ("http", "https") else _is_a_service(webhook)):
-                raise ValueError("a webhook is an http:// or https:// URL, or the URL of a service that Apprise knows")
+            if place.scheme not in ("http", "https") or not place.hostname:
+                raise ValueError("a webhook is an http:// or https:// URL")
         return webhook
 
     @field_validator("metric")
@@ -286,13 +286,6 @@ class StudySettings(BaseModel):
             search=self.search(),
             fixed=self.search_flags.fixed | ({"judged_by"} if self.metric is not None else set()),
         )
-
-
-def _is_a_service(url: str) -> bool:
-    # Apprise imports slowly, and most webhooks do without.
-    from apprise import Apprise
-
-    return Apprise.instantiate(url) is not None
 
 
 def read_metric(text: str) -> tuple[JudgedBy, float | None]:

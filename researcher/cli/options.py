@@ -144,30 +144,20 @@ MaxLlmUsdOption = Annotated[float | None, typer.Option(help="Budget: dollars for
 LlmPriceOption = Annotated[
     str | None, typer.Option(help="INPUT,OUTPUT: the model's price in dollars per million tokens.")
 ]
-OnLlmOutageOption = Annotated[
-    str | None,
-    typer.Option(
-        help="When the language model stays away: rules decide in its place, or pause the study (default: rules with "
-        "--planner hybrid, else pause)."
-    ),
-]
 LlmPatienceOption = Annotated[
-    float, typer.Option(min=0, help="Minutes that the study waits for the language model before that.")
+    float,
+    typer.Option(
+        min=0, help="Minutes that the study waits for the language model before it pauses (hybrid: rules decide)."
+    ),
 ]
 LlmDeadlineOption = Annotated[
     float, typer.Option(help="Minutes that the language model may think about one question, while bytes come.")
 ]
-LlmToolsOption = Annotated[
-    str,
-    typer.Option(help="How the language model calls tools: auto (as its server does, else in text) or json (in text)."),
-]
 AnswerDeadlineOption = Annotated[
     float | None,
-    typer.Option(help="Minutes that the study waits for an answer of the external planner (default: for ever)."),
-]
-OnNoAnswerOption = Annotated[
-    str | None,
-    typer.Option(help="When the external planner misses its deadline: rules answer, or pause the study (default)."),
+    typer.Option(
+        help="Minutes after which a study pauses that has no answer of the external planner (default: never)."
+    ),
 ]
 AssumeOption = Annotated[
     bool, typer.Option("--assume", help="Go on without those parts of the topic that cannot be studied.")

@@ -114,13 +114,8 @@ def _object_to_parts(settings: StudySettings) -> Iterator[str]:
         yield f"--notes: {settings.notes} is no folder: give one with Markdown or text files"
     if settings.log and settings.servers:
         yield "--log is for servers that the study starts: give --log to `swarm start` for others"
-    if settings.planner != "external":
-        given = {"--answer-deadline": settings.answer_deadline, "--on-no-answer": settings.on_no_answer}
-        yield from (
-            f"{name} is for the answers of --planner external: leave it out"
-            for name, value in given.items()
-            if value is not None
-        )
+    if settings.planner != "external" and settings.answer_deadline is not None:
+        yield "--answer-deadline is for the answers of --planner external: leave it out"
     if settings.reviewer in (None, "none"):
         return
     if by_rules and settings.kind is not StudyKind.OPTIMIZE:
@@ -135,11 +130,8 @@ def _object_to_planner(settings: StudySettings) -> Iterator[str]:
     """Yield what a planner other than `rules` lacks, or cannot study."""
     planner = settings.planner
     if planner == "external":
-        if settings.on_no_answer is not None and settings.answer_deadline is None:
-            yield "--on-no-answer needs to know when: give --answer-deadline MINUTES"
         given = {"--model": settings.model, "--max-llm-tokens": settings.max_llm_tokens}
         given |= {"--llm-price": settings.llm_price, "--max-llm-usd": settings.max_llm_usd}
-        given |= {"--on-llm-outage": settings.on_llm_outage}
         yield from (
             f"--planner external asks no language model: leave {name} out"
             for name, value in given.items()

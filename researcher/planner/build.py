@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from researcher.charter import FrameRequest
-from researcher.errors import AnswerOverdue, BudgetExceeded, LanguageModelUnavailable, ResearchError
 from researcher.execution.background import BackgroundTasks
 from researcher.planner.base import Asker, Planner
 from researcher.planner.conversation.backoff import Backoff
@@ -34,24 +33,20 @@ def build_planner_in_words(
     the process of the study. Raises PlannerError if a model has no name or no key.
     """
     asker: Asker
-    failures: list[type[ResearchError]]
     if settings.planner == EXTERNAL:
         deadline_s = None if settings.answer_deadline is None else 60 * settings.answer_deadline
         asker = QuestionQueue(
             log.store, log.study_id, sleep=background.sleep, report=log.note, deadline_s=deadline_s, toolbox=toolbox
         )
-        failures = [AnswerOverdue] if settings.on_no_answer == "rules" else []
     else:
         asker = build_chat(settings, settings.model or "", log, ledger, background, toolbox)
-        failures = [LanguageModelUnavailable] if settings.rules_answer_outages else []
-        failures += [BudgetExceeded] if settings.planner == "hybrid" else []
     planner = LLMPlanner(
         asker,
         environment=request.environment,
         program=settings.programs[0].code if settings.programs else None,
         records=StoredArms(log.store, log.study_id),
     )
-    return answer_by_rules(planner, settings, failures=tuple(failures), report=log.warn) if failures else planner
+    return answer_by_rules(planner, settings, report=log.warn) if settings.planner == "hybrid" else planner
 
 
 def build_chat(
@@ -69,7 +64,6 @@ def build_chat(
             base_url=os.environ.get("OPENAI_BASE_URL"),
             api_key=os.environ.get("OPENAI_API_KEY", ""),
             price=settings.llm_price,
-            tools_as_json=settings.llm_tools == "json",
             deadline_s=60 * settings.llm_deadline,
         ),
         store=log.store,

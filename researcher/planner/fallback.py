@@ -9,7 +9,7 @@ from typing import TypeVar
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
 from researcher.claims import Claim
-from researcher.errors import PlannerError, ResearchError, TopicInvalid
+from researcher.errors import BudgetExceeded, LanguageModelUnavailable, PlannerError, ResearchError, TopicInvalid
 from researcher.execution.preflight import contradict_name
 from researcher.history import Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
@@ -134,19 +134,15 @@ class FallbackPlanner:
 
 
 def answer_by_rules(
-    planner: Planner,
-    settings: StudySettings,
-    *,
-    failures: tuple[type[ResearchError], ...],
-    report: Callable[[str, str], object],
+    planner: Planner, settings: StudySettings, *, report: Callable[[str, str], object]
 ) -> FallbackPlanner:
-    """Return a planner for which rules answer after the `failures` of `planner`."""
+    """Return a planner for which rules answer while the language model is away or over its budget."""
     as_rules = settings.model_copy(update={"planner": "rules"})
     return FallbackPlanner(
         planner,
         build_rules_planner(settings),
         lambda topic: read_request(topic, as_rules),
-        failures=failures,
+        failures=(LanguageModelUnavailable, BudgetExceeded),
         plain=PLAIN_PROGRAM,
         report=report,
     )

@@ -100,12 +100,11 @@ class StudySettings(BaseModel):
     of free space nothing is launched.
 
     Language model: `llm_price` is in dollars per million tokens, for input and output. After `llm_patience` minutes
-    without an answer of the language model, `on_llm_outage` chooses what happens to the study. The model may think
-    about one question for `llm_deadline` minutes. `llm_tools` says how it calls tools: `auto` as its server does,
-    `json` in text.
+    without an answer of the language model, the study pauses, or rules decide if the planner is `hybrid`. The model may
+    think about one question for `llm_deadline` minutes.
 
-    External planner: after `answer_deadline` minutes without an answer to a question, `on_no_answer` chooses what
-    happens to the study. None waits for ever.
+    External planner: the study pauses after `answer_deadline` minutes without an answer to a question. None waits for
+    ever.
 
     Memory and review: with `afresh`, a question that was asked before is studied anew. `replicates` is the finding that
     the study repeats. `reviewer` is `rules`, `none`, or the name of a language model.
@@ -156,12 +155,9 @@ class StudySettings(BaseModel):
     max_llm_tokens: int | None = Field(default=None, ge=1)
     max_llm_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     llm_price: tuple[float, float] | None = None
-    on_llm_outage: Literal["rules", "pause"] | None = None
     llm_patience: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     llm_deadline: float = Field(default=60.0, gt=0, allow_inf_nan=False)
-    llm_tools: Literal["auto", "json"] = "auto"
     answer_deadline: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    on_no_answer: Literal["rules", "pause"] | None = None
     assume: bool = False
     unsafe_no_sandbox: bool = False
     engine: Literal["auto", "local", "verl", "fake"] | None = None
@@ -205,10 +201,6 @@ class StudySettings(BaseModel):
 
     def budget(self) -> Budget:
         return present_budget(self.model_dump(), Budget())
-
-    @property
-    def rules_answer_outages(self) -> bool:
-        return (self.on_llm_outage or ("rules" if self.planner == "hybrid" else "pause")) == "rules"
 
     @model_validator(mode="after")
     def _one_environment(self) -> Self:

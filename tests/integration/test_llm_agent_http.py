@@ -170,20 +170,17 @@ def test_calls_after_the_last_turn_are_an_answer_that_cannot_be_used(serve, ask)
     assert len(server.requests) == 4
 
 
-@pytest.mark.parametrize("is_asked", [True, False])
-def test_server_without_tool_calls_gets_them_as_text(serve, ask, store, study_id, is_asked):
-    server = serve(LOOK, STOP)
-    server.unknown = set() if is_asked else {"tools"}
+def test_model_whose_server_takes_no_tools_answers_without_them(serve, ask, store, study_id):
+    server = serve(STOP)
+    server.unknown = {"tools"}
 
-    assert ask(server, times=2, tools_as_json=is_asked).action == "stop"
+    assert ask(server, times=2).action == "stop"
 
-    requests = [body for body in server.requests if "tools" not in body]
     # What the server refused is not tried again with the next question.
-    assert len(server.requests) - len(requests) == (0 if is_asked else 1)
-    assert "- curve: The reward of an arm by step." in requests[0]["messages"][0]["content"]
-    assert requests[1]["messages"][-1] == {"role": "user", "content": "Result of curve:\n\na: 0.1, 0.2, 0.4"}
-    calls = store.list_llm_calls(study_id)
-    assert len(calls) == len(server.requests)
+    assert ["tools" in body for body in server.requests] == [True, False, False]
+    assert "turns" not in server.requests[1]["messages"][0]["content"]
+    assert "llm.no_tools" in [event.kind for event in store.list_events(study_id)]
+    assert len(store.list_llm_calls(study_id)) == 3
 
 
 @pytest.mark.parametrize("field", ["max_completion_tokens", "stream_options"])
@@ -298,22 +295,19 @@ def test_answer_that_breaks_off_is_asked_again_and_what_was_looked_at_is_kept(se
     assert server.requests[1]["messages"] == server.requests[2]["messages"]
 
 
-@pytest.mark.parametrize(("tools", "are_native"), [("auto", True), ("json", False)])
-def test_settings_of_a_study_reach_its_chat(serve, store, study_id, monkeypatch, tools, are_native):
+def test_settings_of_a_study_reach_its_chat(serve, store, study_id, monkeypatch):
     server = serve(LOOK, STOP)
     monkeypatch.setenv("OPENAI_API_KEY", "any")
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    settings = read_settings({"planner": "llm", "llm_tools": tools, "llm_deadline": 5, "llm_price": (1, 2)})
+    settings = read_settings({"planner": "llm", "llm_deadline": 5, "llm_price": (1, 2)})
     log, ledger = StudyLog(store, study_id), BudgetLedger(store, study_id, settings.budget())
     chat = build_chat(settings, "m", log, ledger, BackgroundTasks(1), TOOLBOX)
 
     assert chat.ask("decide", ASKED, lambda text: parse_answer(text, DecideAnswer)).action == "stop"
-    assert ("tools" in server.requests[0]) is are_native
     assert [event.kind for event in store.list_events(study_id)] == ["llm.answered"]
     assert store.list_llm_calls(study_id)[0].cost_usd > 0
-    for wrong in ({"llm_tools": "xml"}, {"llm_deadline": 0}):
-        with pytest.raises(TopicInvalid, match=f"--{next(iter(wrong)).replace('_', '-')}"):
-            read_settings({"planner": "llm", **wrong})
+    with pytest.raises(TopicInvalid, match="--llm-deadline"):
+        read_settings({"planner": "llm", "llm_deadline": 0})
 
 
 def test_question_without_tools_names_none(serve, ask):

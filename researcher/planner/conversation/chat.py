@@ -25,7 +25,7 @@ from researcher.planner.conversation.endpoint import (
     refuses_tools,
     status_of,
 )
-from researcher.planner.conversation.tool_loop import NoUsableAnswer, ToolLoop, as_message, describe_cut, find_call
+from researcher.planner.conversation.tool_loop import NoUsableAnswer, ToolLoop, as_message, describe_cut
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import NO_TOOLS, Toolbox
 from researcher.record.budget import BudgetLedger
@@ -48,23 +48,21 @@ MAY_PASS = frozenset({402, 408, 409, 425, 429})
 
 
 class _ToolsRefused(Exception):
-    """A server that takes no tools: the conversation begins anew, with tool calls as text."""
+    """A server that takes no tools: the conversation begins anew without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
     """The model, its server and the bounds of a question.
 
-    With `tools_as_json`, tools are called in text even if the server has tool calls. The model may think about one
-    question for `deadline_s`. It may look with tools for `turns` turns, or until the question has taken `tokens`.
-    `price` is that of the tokens of prompts and of answers, in US dollars per million.
+    The model may think about one question for `deadline_s`. It may look with tools for `turns` turns, or until the
+    question has taken `tokens`. `price` is that of the tokens of prompts and of answers, in US dollars per million.
     """
 
     model: str
     base_url: str | None
     api_key: str = field(repr=False)
     price: tuple[float, float] | None = None
-    tools_as_json: bool = False
     deadline_s: float = DEADLINE_S
     silence_s: float = SILENCE_S
     turns: int = MAX_TURNS
@@ -118,7 +116,6 @@ class Chat:
         self._settings = settings
         self._model = settings.model
         self._endpoint = LanguageModelServer(settings.model, settings.base_url, settings.api_key, settings.silence_s)
-        self._as_json = settings.tools_as_json
         self._store = store
         self._study_id = study_id
         self._ledger = ledger
@@ -144,7 +141,8 @@ class Chat:
             try:
                 answer: T = self._begin(asked).run(question)
             except _ToolsRefused:
-                self._as_json = True
+                self._toolbox = asked.toolbox = NO_TOOLS
+                self._report("llm.no_tools", f"The server of {self._model} takes no tools: it answers without looking.")
             except NoUsableAnswer as failure:
                 self._backoff.wait(f"{node}: {failure}", failure.retry_after_s)
             else:
@@ -157,7 +155,6 @@ class Chat:
             send=lambda loop: self._request(asked, loop),
             parse=asked.parse,
             toolbox=asked.toolbox,
-            as_json=self._as_json,
             max_turns=self._settings.turns,
             max_tokens=self._settings.tokens,
         )
@@ -192,7 +189,7 @@ class Chat:
 
         expected = math.ceil(len(json.dumps(loop.messages, ensure_ascii=False)) / CHARS_PER_TOKEN)
         self._ledger.ensure_can_call_llm(expected + MAX_OUTPUT_TOKENS, self._cost(expected, MAX_OUTPUT_TOKENS))
-        tools = [] if self._as_json else asked.toolbox.as_functions()
+        tools = asked.toolbox.as_functions()
         prompt = json.dumps(loop.messages[loop.first_new :], ensure_ascii=False, indent=1)
         asked.requests += 1
         started = time.monotonic()
@@ -210,24 +207,16 @@ class Chat:
                 return None
             raise self._classify(asked.node, error) from None
         latency = time.monotonic() - started
-        reply = self._with_calls(reply, loop)
+        if not loop.may_call:
+            reply = replace(reply, calls=())
         answered = json.dumps([reply.text, reply.reasoning, [as_message(call) for call in reply.calls]])
         used = reply.usage or (expected, math.ceil(len(answered) / CHARS_PER_TOKEN))
         asked.calls += [call.name for call in reply.calls]
         objection = None if reply.calls else _objection(reply, asked.parse)
-        self._record(asked, prompt, _as_text(reply, self._as_json), used, latency, objection)
+        self._record(asked, prompt, _as_text(reply), used, latency, objection)
         loop.tokens += sum(used)
         loop.seconds += latency
         return reply
-
-    def _with_calls(self, reply: ModelReply, loop: ToolLoop) -> ModelReply:
-        """Return the reply with its tool calls, as far as the model may call tools now."""
-        if not loop.may_call:
-            return replace(reply, calls=())
-        if not self._as_json:
-            return reply
-        call = find_call(reply.text)
-        return replace(reply, calls=() if call is None else (call,))
 
     def _classify(self, node: str, error: Exception) -> Exception:
         """Return the error that a failed call means: wait and retry, let a person fix it, or do not ask again."""
@@ -292,15 +281,14 @@ class Chat:
         return text.replace(self._settings.api_key, "[key]")
 
 
-def _as_text(reply: ModelReply, calls_are_text: bool) -> str:
+def _as_text(reply: ModelReply) -> str:
     """Return a reply for the record: its text, or JSON if there is more to it."""
-    calls = () if calls_are_text else reply.calls
-    if not calls and not reply.reasoning:
+    if not reply.calls and not reply.reasoning:
         return reply.text
     parts = {
         "reasoning": reply.reasoning,
         "content": reply.text,
-        "tool_calls": [as_message(call) for call in calls],
+        "tool_calls": [as_message(call) for call in reply.calls],
     }
     return json.dumps({name: part for name, part in parts.items() if part}, ensure_ascii=False, indent=1)
 

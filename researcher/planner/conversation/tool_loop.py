@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 from prompts import load
 from researcher.planner.conversation.endpoint import MAX_OUTPUT_TOKENS, ModelReply, RequestedCall
-from researcher.planner.language_model.answers import Unusable, find_object, has_program
+from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import Toolbox, ToolRefused
 
 logger = logging.getLogger(__name__)
@@ -34,15 +33,14 @@ class ToolLoop:
     """A conversation about one question, with its bounds and its progress.
 
     `send` asks for the reply to the messages, and adds the tokens and seconds that the reply took. The reply has calls
-    only if the model `may_call` tools. `parse` raises Unusable for an answer that cannot be used. With `as_json`, tool
-    calls are texts. After `max_turns` turns with tools, or `max_tokens` tokens, no more tools are called. The messages
-    from index `first_new` on were in no earlier request.
+    only if the model `may_call` tools. `parse` raises Unusable for an answer that cannot be used. After `max_turns`
+    turns with tools, or `max_tokens` tokens, no more tools are called. The messages from index `first_new` on were in
+    no earlier request.
     """
 
     send: Callable[[ToolLoop], ModelReply]
     parse: Callable[[str], Any]
     toolbox: Toolbox
-    as_json: bool
     max_turns: int
     max_tokens: int
     messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -77,8 +75,6 @@ class ToolLoop:
         system = load("system")
         if not self.toolbox.tools:
             return system
-        if self.as_json:
-            return f"{system}\n{load('tools_as_json', tools=_describe_tools(self.toolbox), turns=str(self.max_turns))}"
         return f"{system}\n{load('tools', turns=str(self.max_turns))}"
 
     def _call_tools(self, reply: ModelReply) -> None:
@@ -86,12 +82,8 @@ class ToolLoop:
         results += [
             (call, f"not carried out: a turn has at most {MAX_CALLS} calls") for call in reply.calls[MAX_CALLS:]
         ]
-        said = _message("assistant", reply.text)
-        if self.as_json:
-            heard = [_message("user", f"Result of {call.name}:\n\n{result}") for call, result in results]
-        else:
-            said["tool_calls"] = [as_message(call) for call in reply.calls]
-            heard = [{**_message("tool", result), "tool_call_id": call.id} for call, result in results]
+        said = {**_message("assistant", reply.text), "tool_calls": [as_message(call) for call in reply.calls]}
+        heard = [{**_message("tool", result), "tool_call_id": call.id} for call, result in results]
         self.turns += 1
         if not self.may_call:
             heard.append(_message("user", load("submit")))
@@ -120,28 +112,6 @@ def describe_cut(reply: ModelReply) -> str:
 def as_message(call: RequestedCall) -> dict[str, Any]:
     """Return a tool call as it stands in an assistant message."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def find_call(text: str) -> RequestedCall | None:
-    """Return the tool call that a model wrote as JSON in its text, or None if the text answers the question."""
-    if has_program(text):
-        return None
-    try:
-        found = find_object(text)
-    except Unusable:
-        return None
-    name = found.get("tool")
-    if not isinstance(name, str) or not found.keys() <= {"tool", "arguments"}:
-        return None
-    return RequestedCall("", name, json.dumps(found.get("arguments", {})))
-
-
-def _describe_tools(toolbox: Toolbox) -> str:
-    """Return one line per tool: its name, what it shows, and the JSON schema of its arguments."""
-    return "\n".join(
-        f"- {tool.name}: {tool.description} Arguments: {json.dumps(tool.arguments.model_json_schema()['properties'])}"
-        for tool in toolbox.tools.values()
-    )
 
 
 def _message(role: str, content: str) -> dict[str, Any]:

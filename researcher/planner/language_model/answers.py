@@ -259,11 +259,6 @@ def parse_claims(text: str) -> tuple[Claim, ...]:
     return tuple(claim.to_claim() for claim in parse_answer(text, InterpretAnswer).claims)
 
 
-def has_program(text: str) -> bool:
-    """Return whether `text` has a fenced Python block."""
-    return _PROGRAM.search(_THINKING.sub("", text)) is not None
-
-
 def find_object(text: str) -> dict[str, Any]:
     """Return the last JSON object of `text`.
 

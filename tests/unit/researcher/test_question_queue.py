@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,14 +13,11 @@ from experiments_db import ExperimentStore, PlannerQuestion, QuestionStatus, Sto
 from researcher.errors import AnswerOverdue, AnswerRefused, ResearchError, TopicInvalid
 from researcher.execution.background import Drained
 from researcher.loop.settings_check import check_study
-from researcher.planner.build import build_planner_in_words
 from researcher.planner.external.question_queue import QuestionQueue
 from researcher.planner.external.requests import MAX_ANSWER_CHARS, await_question, call_in_study, submit_answer
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
-from researcher.record.budget import BudgetLedger
-from researcher.record.log import StudyLog
-from researcher.study.settings import StudySettings, read_settings
+from researcher.study.settings import read_settings
 
 QUESTION = "# plan: what next?"
 
@@ -217,32 +214,11 @@ def test_a_study_with_another_planner_asks_nobody(store: ExperimentStore) -> Non
         await_question(store, store.create_study("a topic", planner="rules"), 0.0)
 
 
-class Patience:
-    """The background of a study: nothing wakes it before its deadline."""
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(min(seconds, 0.01))
-
-
-def test_rules_answer_in_place_of_an_agent_that_is_silent(study: Study) -> None:
-    settings = StudySettings(planner="external", engine="fake", answer_deadline=1e-6, on_no_answer="rules")
-    topic = "learning rate 0.001 or 0.003 for copying words"
-    log, background = StudyLog(study.store, study.id), Patience()
-    request, ledger = settings.request(topic), BudgetLedger(study.store, study.id, settings.budget())
-    planner = build_planner_in_words(settings, request, log, ledger, cast(Any, background))
-
-    charter = planner.frame(settings.request(topic))
-
-    assert planner.name == "external" and [factor.name for factor in charter.asks.factors] == ["lr"]
-    assert [event.kind for event in study.store.list_events(study.id)] == ["planner.asked", "rules.answered"]
-
-
 @pytest.mark.parametrize(
     ("named", "given"),
     [
         ("--model", {"planner": "external", "model": "m"}),
         ("--max-llm-usd", {"planner": "external", "max_llm_usd": 1.0}),
-        ("--on-no-answer", {"planner": "external", "on_no_answer": "rules"}),
         ("--answer-deadline", {"planner": "rules", "vary": ("lr=1e-3,1e-2",), "answer_deadline": 5.0}),
         ("--train-env", {"planner": "external", "train_envs": ("reverse",)}),
         ("--vary", {"planner": "external", "family": "reverse", "vary": ("env.nosuch=1,3",)}),

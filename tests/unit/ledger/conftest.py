@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,6 +53,11 @@ class Script:
 
     def report(self, batch_id: str, step: int, advantages: dict[str, float] | None = None) -> StepReport:
         return StepReport(batch_id, step, WeightVersion(step, step, time.time()), {"loss": 0.5}, advantages or {})
+
+    def train(self, step: int, *groups: list[str], dropped: Sequence[tuple[str, str]] = ()) -> None:
+        """Close batch b1, b2 ... of a step with these groups, and finish it."""
+        self.wait(self.ledger.close_batch(f"b{step}", step, groups, dropped))
+        self.wait(self.ledger.finish_batch(self.report(f"b{step}", step)))
 
     def turn(self, episode_id: str, index: int = 0, **changes: Any) -> Turn:
         fields: dict[str, Any] = {

@@ -73,8 +73,7 @@ def test_episode_that_does_not_wait_for_a_batch_cannot_join_one(script: Any, led
 
 def test_batch_is_finished_or_failed_only_once(script: Any, ledger: Ledger) -> None:
     script.complete("e1")
-    script.wait(ledger.close_batch("b1", 1, [["e1"]], []))
-    script.wait(ledger.finish_batch(script.report("b1", 1)))
+    script.train(1, ["e1"])
     with pytest.raises(Conflict):
         script.wait(ledger.finish_batch(script.report("b1", 1)))
     with pytest.raises(Conflict):
@@ -84,16 +83,14 @@ def test_batch_is_finished_or_failed_only_once(script: Any, ledger: Ledger) -> N
 
 def test_metrics_are_paged_by_step(script: Any, ledger: Ledger) -> None:
     for step in range(1, 6):
-        script.wait(ledger.close_batch(f"b{step}", step, [], []))
-        script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
+        script.train(step)
     assert [point.step for point in script.wait(ledger.metrics(after_step=2, limit=2))] == [3, 4]
 
 
 def test_rewind_removes_later_steps_from_the_history_but_trains_nothing_again(script: Any, ledger: Ledger) -> None:
     script.complete("e1", "e2")
     for step, episode_id in ((1, "e1"), (2, "e2")):
-        script.wait(ledger.close_batch(f"b{step}", step, [[episode_id]], []))
-        script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
+        script.train(step, [episode_id])
     script.wait(ledger.rewind(1, "resumed at step 1"))
     assert [point.step for point in script.wait(ledger.metrics())] == [1]
     assert states_of(script, "e2") == [(EpisodeState.TRAINED, "b2")]
@@ -109,8 +106,7 @@ def test_recover_returns_what_goes_on_running_episodes_among_it(script: Any, led
     script.wait(ledger.add_turns([script.turn("running")]))
     script.begin("judged", EpisodeType.EVAL)
     script.end("judged")
-    script.wait(ledger.close_batch("b1", 1, [["trained"]], []))
-    script.wait(ledger.finish_batch(script.report("b1", 1)))
+    script.train(1, ["trained"])
     script.wait(ledger.close_batch("b2", 2, [["closed"]], []))
     ledger.close()
 
@@ -146,8 +142,7 @@ def test_new_job_starts_from_nothing_and_closes_the_books_of_the_old_one(script:
     script.complete("waiting", "closed")
     script.begin("running")
     script.wait(ledger.close_batch("b1", 1, [["closed"]], []))
-    script.wait(ledger.close_batch("b2", 2, [], []))
-    script.wait(ledger.finish_batch(script.report("b2", 2)))
+    script.train(2)
     job = script.wait(ledger.record_job({"lr": 1e-2}, {"lr": 1e-2}))
     assert script.wait(ledger.latest_job()) == job
     work = script.wait(ledger.recover())
@@ -236,8 +231,7 @@ def test_trained_batches_are_read_back_in_order_with_every_turn(script: Any, led
         script.begin(f"e{step}")
         script.wait(ledger.add_turns([script.turn(f"e{step}")]))
         script.end(f"e{step}")
-        script.wait(ledger.close_batch(f"b{step}", step, [[f"e{step}"]], []))
-        script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
+        script.train(step, [f"e{step}"])
     assert [row.batch_id for row in script.wait(ledger.trained_batches(1))] == ["b2", "b3"]
     (member,) = script.wait(ledger.batch_episodes("b2"))
     assert (member.row.episode_id, member.turns) == ("e2", (script.turn("e2"),))

@@ -10,7 +10,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -20,12 +19,10 @@ import pytest
 
 from swarm.errors import LedgerError, LedgerInUse
 from swarm.ledger import EpisodeRow, Ledger
-from swarm.ledger.integrity import opening
-from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType
 
 CHILD_PRELUDE = """
-import asyncio, sys, time
+import asyncio, sys, time, uuid
 from pathlib import Path
 from swarm.errors import LedgerError
 from swarm.ledger import EpisodeRow, Ledger, ReportedResult
@@ -45,9 +42,9 @@ async def end(ledger, episode_id):
 """
 
 ENDLESS_WRITER = """
-async def work(ledger, worker):
-    for number in range(10**9):
-        episode_id = f"{worker}-{number}"
+async def work(ledger):
+    while True:
+        episode_id = uuid.uuid4().hex
         await begin(ledger, episode_id)
         await ledger.add_turns([turn_of(episode_id)])
         await end(ledger, episode_id)
@@ -56,8 +53,9 @@ async def work(ledger, worker):
 
 async def main():
     ledger = Ledger.open(Path(sys.argv[1]))
-    await ledger.record_job({}, {})
-    await asyncio.gather(*(work(ledger, worker) for worker in range(8)))
+    if await ledger.latest_job() is None:
+        await ledger.record_job({}, {})
+    await asyncio.gather(*(work(ledger) for _ in range(8)))
 
 asyncio.run(main())
 """
@@ -108,24 +106,25 @@ def start_child(script: str, path: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_every_acknowledged_end_survives_kill_9_exactly_once(path: Path) -> None:
-    child = start_child(ENDLESS_WRITER, path)
-    assert child.stdout is not None
-    acknowledged = [child.stdout.readline().strip() for _ in range(200)]
-    os.kill(child.pid, signal.SIGKILL)
-    rest, _ = child.communicate(timeout=60)
-    acknowledged += [line for line in rest.splitlines(keepends=False) if line and rest.endswith("\n")]
-
-    Ledger.open(path).close()
-    with sqlite3.connect(path) as connection:
+def test_every_acknowledged_end_survives_kill_9_exactly_once_and_no_kill_is_taken_for_a_loss(path: Path) -> None:
+    told: set[str] = set()
+    for life in range(4):
+        child = start_child(ENDLESS_WRITER, path)
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(100)]
+        os.kill(child.pid, signal.SIGKILL)
+        lines += child.communicate(timeout=60)[0].splitlines(keepends=True)
+        told |= {line.strip() for line in lines if line.endswith("\n")}
+        assert len(told) >= 100 * (life + 1)
+        # Its control file names no episode that the ledger does not have.
+        Ledger.open(path).close()
+    with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        ended = connection.execute("SELECT episode_id FROM episodes WHERE state = 'completed'").fetchall()
-        turns = connection.execute("SELECT episode_id FROM turns").fetchall()
-    connection.close()
-    assert len(acknowledged) >= 200
-    assert set(acknowledged) <= {row[0] for row in ended}
-    assert len(ended) == len(set(ended))
-    assert set(ended) <= set(turns)
+        ended = [row[0] for row in connection.execute("SELECT episode_id FROM episodes WHERE state = 'completed'")]
+        turns = {row[0] for row in connection.execute("SELECT episode_id FROM turns")}
+        [acknowledged] = connection.execute("SELECT acknowledged FROM marks").fetchone()
+    assert told <= set(ended) <= turns
+    assert acknowledged == len(ended) == len(set(ended))
 
 
 def test_full_disk_refuses_the_turn_stores_nothing_and_takes_it_once_there_is_space(path: Path) -> None:
@@ -216,22 +215,9 @@ def test_write_is_left_out_if_its_caller_gave_up_before_its_turn(script: Any, le
     assert script.wait(ledger.episode_counts()) == {("running", ""): 1}
 
 
-def test_group_commit_takes_two_thousand_ends_per_second_of_cpu(script: Any, ledger: Ledger) -> None:
-    """Counted in CPU time, so that neighbours on a busy machine do not decide."""
-    ids = [f"e{number}" for number in range(2000)]
-    script.wait(begin_all(ledger, ids))
-    cpu_before = time.process_time()
-    script.wait(end_all(script, ids))
-    assert len(ids) / (time.process_time() - cpu_before) >= 2000
-
-
 async def begin_all(ledger: Ledger, ids: list[str]) -> None:
     rows = [EpisodeRow(name, EpisodeType.TRAIN, "c", "0" * 64, 1.0, 240.0, 2e9) for name in ids]
     await asyncio.gather(*(ledger.begin_episode(row) for row in rows))
-
-
-async def end_all(script: Any, ids: list[str]) -> None:
-    await asyncio.gather(*(script.ledger.end_episode(script.result(name)) for name in ids))
 
 
 def digest(path: Path) -> str:
@@ -270,27 +256,6 @@ def test_read_only_directory_is_refused_in_one_line(path: Path, is_new: bool) ->
     assert str(path.parent) in line
     assert "cannot be opened" in line
     assert not path.exists() if is_new else content_of(path) == before
-
-
-def test_check_of_a_large_file_ends_in_time_and_finds_what_it_gets_to(
-    script: Any, ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script.complete("e1")
-    ledger.close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE ballast (bytes BLOB)")
-        connection.executemany("INSERT INTO ballast VALUES (?)", [(bytes(3000),)] * 2000)
-    content = bytearray(path.read_bytes())
-    content[-4096:] = b"\xff" * 4096
-    path.write_bytes(content)
-    with pytest.raises(LedgerError, match="is damaged"):
-        Ledger.open(path)
-    monkeypatch.setattr(opening, "CHECK_LIMIT_S", 0.0)
-    reopened = Ledger.open(path)
-    try:
-        assert script.wait(reopened.episode("e1")).state is EpisodeState.COMPLETED
-    finally:
-        reopened.close()
 
 
 def obey_permissions() -> None:

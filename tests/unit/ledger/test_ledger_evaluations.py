@@ -40,8 +40,7 @@ def events_of(ledger: Ledger, script: Any) -> list[str]:
 
 def train(ledger: Ledger, script: Any, step: int) -> None:
     script.complete(f"train-{step}")
-    script.wait(ledger.close_batch(f"b{step}", step, [[f"train-{step}"]], []))
-    script.wait(ledger.finish_batch(script.report(f"b{step}", step)))
+    script.train(step, [f"train-{step}"])
 
 
 def test_a_score_is_computed_from_the_rewards_on_record(ledger: Ledger, script: Any, claimed: EvaluationRow) -> None:

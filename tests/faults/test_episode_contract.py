@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from swarm.config import ServerConfig
 from swarm.job import TrainJob
-from swarm.server.http import serve
 
 SAMPLE = 24
 WHOLE = 2_000
@@ -36,25 +31,19 @@ REWARDS = st.sampled_from([0.0, 1.0])
 class Host:
     """A server in a thread, which can be shut down and started anew on the same home."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, start_server: Callable[..., Any], home: Path) -> None:
+        self._start_server = start_server
         self._home = home
         self.seeds = itertools.count(1)
         self.start()
 
     def start(self) -> None:
-        announced: Future[str] = Future()
-        self._loop = asyncio.new_event_loop()
-        config = ServerConfig.model_validate({"port": 0, "home": self._home})
-        self._serving = self._loop.create_task(serve(config, None, announced.set_result))
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        self.http = httpx.Client(base_url=announced.result(timeout=LIMIT_S), timeout=LIMIT_S)
+        self._server = self._start_server(home=self._home)
+        self.http = httpx.Client(base_url=self._server.url, timeout=LIMIT_S)
 
     def stop(self) -> None:
         self.http.close()
-        self._loop.call_soon_threadsafe(self._serving.cancel)
-        self._thread.join(timeout=LIMIT_S)
-        assert not self._thread.is_alive()
+        self._server.stop()
 
     def begin_job(self) -> None:
         """A job of its own for every sequence: nothing of the one before counts."""
@@ -80,17 +69,6 @@ class Host:
             assert time.monotonic() < deadline, status
             time.sleep(0.002)
         return status
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._serving)
-        except asyncio.CancelledError:
-            pass
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
 
 
 class EpisodeMachine(RuleBasedStateMachine):
@@ -222,8 +200,8 @@ class EpisodeMachine(RuleBasedStateMachine):
         assert code == expected, answer.text
 
 
-def hold_against_the_model(home: Path, runs: int) -> None:
-    host = Host(home)
+def hold_against_the_model(start_server: Callable[..., Any], home: Path, runs: int) -> None:
+    host = Host(start_server, home)
     try:
         run_state_machine_as_test(
             type("HostedMachine", (EpisodeMachine,), {"host": host}),
@@ -240,11 +218,13 @@ def hold_against_the_model(home: Path, runs: int) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_random_sequences_do_what_the_contract_says(tmp_path: Path) -> None:
-    hold_against_the_model(tmp_path, SAMPLE)
+def test_random_sequences_do_what_the_contract_says(start_server: Callable[..., Any], tmp_path: Path) -> None:
+    hold_against_the_model(start_server, tmp_path, SAMPLE)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(7200)
-def test_two_thousand_random_sequences_do_what_the_contract_says(tmp_path: Path) -> None:
-    hold_against_the_model(tmp_path, WHOLE)
+def test_two_thousand_random_sequences_do_what_the_contract_says(
+    start_server: Callable[..., Any], tmp_path: Path
+) -> None:
+    hold_against_the_model(start_server, tmp_path, WHOLE)

@@ -7,15 +7,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
-import yaml
-from faults.storm import SERVER_PROGRAM, end_process, free_port
+from faults.storm import end_process
+from server_processes import ServerProcess, server_processes
 from tests_support import wait_for_state
+
+from swarm import SwarmClient
 
 CLIENT_PROGRAM = Path(__file__).with_name("team_client.py")
 # Every episode that counts is a batch, so that no case waits for the repeats of the case before.
@@ -35,25 +38,18 @@ WHOLE = tuple((point, victims) for point in POINTS for victims in VICTIMS)
 class Pair:
     """Two servers in processes of their own, which keep their ports and homes when they are killed."""
 
-    directory: Path
-    http: dict[str, httpx.Client] = field(default_factory=dict)
-    _ports: dict[str, int] = field(default_factory=dict)
-    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    servers: Mapping[str, ServerProcess]
+    http: dict[str, httpx.Client] = field(default_factory=dict[str, httpx.Client])
 
-    def start(self, name: str) -> None:
-        port = self._ports.setdefault(name, free_port())
-        job = self.directory / "job.yaml"
-        job.write_text(yaml.safe_dump(JOB))
-        command = [*SERVER_PROGRAM, "--port", str(port), "--home", str(self.directory / name), "--job", str(job)]
-        with (self.directory / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
-        self.http.setdefault(name, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20))
-        self._await_answer(name)
+    def begin(self, name: str) -> None:
+        url = self.servers[name].url
+        with SwarmClient(url) as client:
+            client.auto_sync_train_config_and_start_engine(JOB)
+        self.http[name] = httpx.Client(base_url=url, timeout=20)
+
+    def restart(self, name: str) -> None:
+        self.servers[name].start()
         wait_for_state(self.http[name], "ROLLING")
-
-    def kill(self, name: str) -> None:
-        self._processes[name].kill()
-        self._processes[name].wait(timeout=20)
 
     def urls(self) -> list[str]:
         return [str(http.base_url).rstrip("/") for http in self.http.values()]
@@ -78,35 +74,19 @@ class Pair:
         statuses = (http.get("/v1/swarm/status").json() for http in self.http.values())
         return any(status["pool"]["running_train"] for status in statuses)
 
-    def close(self) -> None:
-        for http in self.http.values():
-            http.close()
-        for process in self._processes.values():
-            process.kill()
-            process.wait(timeout=20)
-
-    def _await_answer(self, name: str) -> None:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                self.http[name].get("/health")
-            except httpx.TransportError:
-                assert time.monotonic() < deadline, (self.directory / f"{name}.log").read_text()
-                time.sleep(0.05)
-            else:
-                return
-
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
-    with tempfile.TemporaryDirectory(prefix="swarm-disk-", ignore_cleanup_errors=True) as directory:
-        servers = Pair(Path(directory))
-        try:
-            for name in "ab":
-                servers.start(name)
-            yield servers
-        finally:
-            servers.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="swarm-disk-", ignore_cleanup_errors=True) as directory,
+        server_processes(Path(directory)) as make,
+        ExitStack() as stack,
+    ):
+        servers = Pair({name: make() for name in "ab"})
+        for name in "ab":
+            servers.begin(name)
+            stack.enter_context(servers.http[name])
+        yield servers
 
 
 def run_team(pair: Pair, task_id: str, at: Callable[[str, subprocess.Popen[str]], None]) -> str | None:
@@ -140,9 +120,9 @@ def strike_at(pair: Pair, point: str, victims: str) -> Callable[[str, subprocess
                 client.kill()
                 client.wait(timeout=20)
             else:
-                pair.kill(victim)
+                pair.servers[victim].kill()
         for name in set(victims.split()) - {"client"}:
-            pair.start(name)
+            pair.restart(name)
 
     return at
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import httpx
 import pytest
-import yaml
+from server_processes import ServerProcess
 
 from swarm import ConnectionStack, SwarmClient, Task, WorkflowOutput, run_episodes_until_all_complete
 from swarm.schemas import EventView
@@ -26,41 +20,12 @@ LEASE_S = 6.0
 """Three heartbeats: the next but one is in time, however busy the machine."""
 
 
-class Server:
-    """`swarm start` on one directory and one port, to be killed and started again."""
-
-    def __init__(self, home: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
-        self._home = home
-        self._process: subprocess.Popen[str] | None = None
-        self.url = ""
-
-    def start(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "swarm.cli", "start", "--port", str(self._port), "--home", str(self._home)]
-        self._process = subprocess.Popen([*command, "--json", *arguments], stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())["url"]
-
-    def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        self._process.send_signal(how)
-        self._process.wait(timeout=30)
-        self._process.stdout.close()
-
-
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    job = tmp_path / "job.yaml"
-    job.write_text(yaml.safe_dump(JOB))
-    server = Server(tmp_path / "home")
-    try:
-        server.url = server.start("--job", str(job))
-        yield server
-    finally:
-        server.kill(signal.SIGTERM)
+def server(server_process: Callable[..., ServerProcess]) -> ServerProcess:
+    server = server_process()
+    with SwarmClient(server.url) as client:
+        client.auto_sync_train_config_and_start_engine(JOB)
+    return server
 
 
 def call_model(http: httpx.Client, base_url: str, api_key: str) -> None:
@@ -73,7 +38,7 @@ def call_model(http: httpx.Client, base_url: str, api_key: str) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_a_rollout_and_a_watcher_go_on_over_a_killed_server(server: Server) -> None:
+def test_a_rollout_and_a_watcher_go_on_over_a_killed_server(server: ServerProcess) -> None:
     seen: list[EventView] = []
     with (
         SwarmClient(server.url, client_id="steady") as client,
@@ -113,7 +78,7 @@ def test_a_rollout_and_a_watcher_go_on_over_a_killed_server(server: Server) -> N
     assert len(points) >= TRAINED
 
 
-def kill_and_restart(server: Server, client: SwarmClient) -> None:
+def kill_and_restart(server: ServerProcess, client: SwarmClient) -> None:
     client.wait_until_step(3, timeout=60)
     server.kill()
     time.sleep(1.0)
@@ -122,7 +87,7 @@ def kill_and_restart(server: Server, client: SwarmClient) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_an_episode_outlives_the_server_that_began_it(server: Server) -> None:
+def test_an_episode_outlives_the_server_that_began_it(server: ServerProcess) -> None:
     with SwarmClient(server.url) as client, httpx.Client(timeout=30) as http:
         client.wait_until_step(0, timeout=60)
         task = Task("q", "t")

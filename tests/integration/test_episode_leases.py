@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 from tests_support import begin, chat, end, wait_for_state
 
 from swarm import SwarmClient, Task, WorkflowOutput
@@ -84,33 +76,17 @@ def test_a_hung_agent_is_found_though_its_client_lives(http: httpx.Client) -> No
     assert ended == {episode["episode_id"]: "idle_timeout"}
 
 
-@contextmanager
-def server_process(home: Path, job: Path) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--json"]
-    command += ["--home", str(home), "--job", str(job)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            url = json.loads(process.stdout.readline())["url"]
-            with httpx.Client(base_url=url, timeout=60) as http:
-                wait_for_state(http, "ROLLING")
-                yield process, http
-        finally:
-            process.kill()
-
-
-def test_running_episodes_outlive_a_killed_server(tmp_path: Path, start_server: Any) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text(yaml.safe_dump(JOB))
-    with server_process(tmp_path / "home", job) as (process, http):
+def test_running_episodes_outlive_a_killed_server(server_process: Callable[..., Any], start_server: Any) -> None:
+    server = server_process()
+    with SwarmClient(server.url) as client, httpx.Client(base_url=server.url, timeout=60) as http:
+        client.auto_sync_train_config_and_start_engine(JOB)
         episode = begin(http, client_id="laptop", lease_s=30, data_source="math")
         silent = begin(http, client_id="gone", lease_s=2)
         first = chat(http, episode, "Hello")
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=60)
+        server.kill()
 
     time.sleep(1)
-    successor = start_server(TrainJob.build_job_from_yaml(job), home=tmp_path / "home")
+    successor = start_server(home=server.home)
     with httpx.Client(base_url=successor.url, timeout=60) as http:
         wait_for_state(http, "ROLLING")
         status = http.get("/v1/swarm/status").json()

@@ -111,14 +111,6 @@ def test_a_stream_tells_the_past_and_then_what_happens(http: httpx.Client, ask: 
         assert shown["event"] == "job.changed"
 
 
-def test_a_watcher_that_comes_back_goes_on_after_the_last_event_it_saw(http: httpx.Client) -> None:
-    past = page(http)
-    headers = {**STREAM, "last-event-id": "1"}
-    # The header says more than the address, which a browser repeats unchanged.
-    with http.stream("GET", EVENTS, params={"after_id": 0}, headers=headers) as reply:
-        assert read_events(reply.iter_lines(), 1)[0]["id"] == str(past[1]["event_id"])
-
-
 @pytest.mark.parametrize("last", ["-1", "abc", "1.5", "9" * 19, "9" * 400])
 def test_an_id_that_was_never_given_out_is_refused(http: httpx.Client, last: str) -> None:
     reply = http.get(EVENTS, headers={**STREAM, "last-event-id": last})

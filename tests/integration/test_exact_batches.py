@@ -35,12 +35,7 @@ def groups_by_batch(client: SwarmClient) -> dict[str, Counter[str | None]]:
 
 @pytest.mark.parametrize(
     ("workers", "is_named"),
-    [
-        pytest.param(1, True, marks=pytest.mark.slow),
-        (64, True),
-        pytest.param(200, True, marks=pytest.mark.slow),
-        (1, False),
-    ],
+    [(64, True), pytest.param(1, False, marks=pytest.mark.slow), pytest.param(200, True, marks=pytest.mark.slow)],
 )
 def test_so_many_tasks_make_so_many_batches_whatever_the_number_of_workers(
     start_server: Any, workers: int, is_named: bool

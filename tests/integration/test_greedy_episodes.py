@@ -36,7 +36,7 @@ def temperatures(client: SwarmClient, episode_id: str) -> list[float]:
     return [float(turn.params["temperature"]) for turn in client.episode(episode_id).turns]
 
 
-@pytest.mark.parametrize("workers", [1, 32])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 32])
 def test_each_group_of_each_batch_has_one_greedy_episode_though_every_seventh_attempt_fails(
     start_server: Any, workers: int
 ) -> None:

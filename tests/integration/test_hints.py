@@ -116,6 +116,7 @@ def test_hints_for_a_study_that_there_is_not_list_and_begin_one(shell: Shell) ->
     check_study(EXAMPLE, complete_from_topic(EXAMPLE, StudySettings()))
 
 
+@pytest.mark.slow
 def test_a_server_that_is_busy_with_something_else_is_freed_by_the_command_that_is_named(
     shell: Shell, start_server: Callable[..., Any]
 ) -> None:

@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from tests_support import begin, wait_for_state
-
-from swarm import errors
-from swarm.job import TrainJob
 
 PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 TOKENS = {
@@ -112,26 +108,6 @@ def test_every_route_has_a_call_on_the_page() -> None:
     assert called == set(documented())
 
 
-def test_every_error_code_is_on_the_page() -> None:
-    codes = set(re.findall(r"^\| \d{3} \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE))
-    named = {value.code for value in vars(errors).values() if isinstance(value, type) and hasattr(value, "code")}
-    # Never an answer: what keeps a server from starting, that none was there, what is wrong with a user's own code.
-    own_code = {"environment_invalid", "environment_failure", "program_failure", "sandbox_unavailable"}
-    assert codes == named - own_code - {"ledger_damaged", "ledger_in_use", "server_unreachable"}
-
-
-def test_every_metric_is_on_the_page(start_server: Any) -> None:
-    server = start_server(TrainJob(engine="fake"))
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        wait_for_state(http, "ROLLING")
-        families = re.findall(r"^# TYPE (swarm_\w+)", http.get("/metrics").text, re.MULTILINE)
-    named = re.findall(r"`(swarm_\w+)(\*?)`", PAGE.read_text())
-    exact = {name for name, star in named if not star}
-    prefixes = tuple(name for name, star in named if star)
-    assert [name for name in families if name not in exact and not name.startswith(prefixes)] == []
-    assert exact <= set(families)
-
-
 def test_all_calls_work_as_they_stand(start_server: Any) -> None:
     server = start_server(**TOKENS)
     with httpx.Client(base_url=server.url, timeout=60) as http:
@@ -169,13 +145,3 @@ def _send(http: httpx.Client, command: Command, values: dict[str, str]) -> httpx
         else:
             reply.read()
     return reply
-
-
-@pytest.mark.parametrize("kind", ["data: ", "id: "])
-def test_the_stream_on_the_page_is_one_the_server_would_send(kind: str) -> None:
-    [shown] = re.findall(rf"^    {kind}(.*)$", PAGE.read_text(), re.MULTILINE)
-    event = json.loads(shown)
-    if kind == "data: ":
-        assert set(event) == {"event_id", "kind", "detail", "at"}
-    else:
-        assert event == 7

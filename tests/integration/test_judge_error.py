@@ -60,7 +60,7 @@ def test_better_arm_is_found_with_the_runs_that_the_design_chose(judge: Any, stu
 
 
 @pytest.mark.timeout(400)
-@FEW_OR_MANY
+@pytest.mark.parametrize("studies", [pytest.param(120, marks=pytest.mark.slow)])
 def test_arm_that_diverges_is_kept_only_where_none_of_its_runs_did(judge: Any, studies: int) -> None:
     chosen = judge.policies()["fixed"]
     truth = judge.Truth({BETTER: 0.8}, failures={BETTER: 0.3})

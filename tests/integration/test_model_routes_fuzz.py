@@ -6,9 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from server_processes import serving
 from tests_support import begin, wait_for_state
 
 EPISODE_BODIES = 400
@@ -171,24 +170,15 @@ def check_error(reply: httpx.Response, content: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    home = tmp_path_factory.mktemp("fuzz")
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-        try:
-            assert server.stdout is not None
-            url = json.loads(server.stdout.readline())["url"]
-            with httpx.Client(base_url=url, timeout=60) as http:
-                http.put("/v1/swarm/job", json={"job": {"engine": "fake", "batch_size": 1000}}).raise_for_status()
-                http.post("/v1/swarm/engine/start", json={}).raise_for_status()
-                wait_for_state(http, "ROLLING")
-                target = Target(http, psutil.Process(server.pid), routes_of(http))
-                for route in target.routes:
-                    for _ in range(5):
-                        target.post(route, json.dumps(RICH[route]).encode())
-                yield target
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.wait(timeout=30)
+    with serving(tmp_path_factory.mktemp("fuzz"), stderr=subprocess.DEVNULL) as (process, http, _):
+        http.put("/v1/swarm/job", json={"job": {"engine": "fake", "batch_size": 1000}}).raise_for_status()
+        http.post("/v1/swarm/engine/start", json={}).raise_for_status()
+        wait_for_state(http, "ROLLING")
+        target = Target(http, psutil.Process(process.pid), routes_of(http))
+        for route in target.routes:
+            for _ in range(5):
+                target.post(route, json.dumps(RICH[route]).encode())
+        yield target
 
 
 def routes_of(http: httpx.Client) -> list[str]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from tests_support import begin, wait_for_state
 
@@ -108,16 +107,3 @@ def test_an_episode_that_is_over_is_closed_by_path_too(keyed: Keyed) -> None:
     reply = keyed.http.get(f"/e/{keyed.key}/v1/models")
     assert (reply.status_code, reply.json()["error"]["code"]) == (409, "episode_ended")
     client.close()
-
-
-def test_a_client_with_nothing_but_a_base_url_completes_an_episode(start_server: Any) -> None:
-    server = start_server(TrainJob(engine="fake"))
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        wait_for_state(http, "ROLLING")
-    with SwarmClient(server.url) as client:
-        episode_id, credentials = client.begin_episode()
-        with openai.OpenAI(base_url=credentials.path_base_url, api_key="unused", timeout=60) as model:
-            reply = model.chat.completions.create(model="default", messages=[{"role": "user", "content": "hi"}])
-        with httpx.Client(base_url=server.url, timeout=60) as http:
-            [turn] = http.get(f"/v1/swarm/episodes/{episode_id}").json()["turns"]
-    assert turn["reply"]["content"] == reply.choices[0].message.content

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import swarm
 from swarm import Credentials, SwarmClient, Task, TrainJob, WorkflowOutput, run_episodes_until_all_complete
 from swarm.batch.step_metrics import STEP_METRICS, describe_metric
@@ -20,6 +22,7 @@ def test_every_public_name_is_on_the_page_of_the_python_api() -> None:
     assert missing == set()
 
 
+@pytest.mark.slow
 def test_every_metric_that_a_training_reports_has_a_unit_and_a_formula(start_server: Any) -> None:
     """A training with a critic, a KL term, an entropy bonus, turn rewards and reported successes."""
     job = TrainJob(

@@ -36,14 +36,6 @@ def run(episode: Observed, scenario: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_a_conversation_goes_on_from_what_the_model_said(nano: Stage) -> None:
-    with nano.episode() as episode:
-        told = run(episode, "conversation")
-    assert told["texts"] == [reply["content"] for reply in episode.replies]
-    assert told["outputTokens"] == len(episode.turns[1].output_ids)
-    assert episode.parents == [None, 0]
-
-
 def test_what_is_streamed_is_what_was_sampled(nano: Stage) -> None:
     with nano.episode() as episode:
         told = run(episode, "stream")
@@ -65,12 +57,6 @@ def test_a_loop_over_tools_is_one_line_of_turns(scripted: Stage, scenario: str) 
         told = run(episode, scenario)
     assert told == {"text": "It is 42.", "steps": 2, "results": ["42"]}
     assert episode.parents == [None, 0]
-
-
-def test_a_model_that_must_call_a_tool_calls_it(nano: Stage) -> None:
-    with nano.episode() as episode:
-        told = run(episode, "forcedTool")
-    assert set(told["calls"]) == {"paint"}
 
 
 def test_an_object_is_what_the_grammar_allowed(nano: Stage) -> None:

@@ -104,17 +104,6 @@ def test_errors_are_those_of_the_api(scripted: Stage, anthropic: Any) -> None:
         assert refused(anthropic.ConflictError, late).type == "invalid_request_error"
 
 
-def test_without_an_engine_clients_are_asked_to_wait(start_server: Any, anthropic: Any) -> None:
-    with (
-        anthropic.Anthropic(
-            base_url=start_server().url, auth_token="sk-swarm-x", api_key=None, max_retries=0
-        ) as client,
-        pytest.raises(anthropic.OverloadedError) as refusal,
-    ):
-        client.messages.create(**BODY)
-    assert (refusal.value.type, refusal.value.response.headers["retry-after"]) == ("overloaded_error", "2")
-
-
 def test_claude_code_keeps_one_training_sequence(scripted: Stage) -> None:
     """The body is that of version 2.1.197, and a field of the future."""
     scripted.say(CALL, "12 degrees")

@@ -24,17 +24,6 @@ def curl(episode: Observed, command: str) -> str:
     return done.stdout
 
 
-def test_a_chat_completion(nano: Stage) -> None:
-    with nano.episode() as episode:
-        reply = curl(
-            episode,
-            """curl -sS --fail-with-body "$OPENAI_BASE_URL/chat/completions" \
-                -H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json" \
-                -d '{"model": "default", "messages": [{"role": "user", "content": "Reverse: ABC"}]}'""",
-        )
-    assert json.loads(reply)["choices"][0]["message"]["content"] == episode.replies[0]["content"]
-
-
 def test_a_stream_of_chunks(nano: Stage) -> None:
     with nano.episode() as episode:
         lines = curl(
@@ -48,14 +37,3 @@ def test_a_stream_of_chunks(nano: Stage) -> None:
     chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
     ids = [token for chunk in chunks for choice in chunk["choices"] for token in choice["token_ids"]]
     assert ids == episode.turns[0].output_ids
-
-
-def test_an_address_that_holds_the_key_is_enough(nano: Stage) -> None:
-    with nano.episode() as episode:
-        reply = curl(
-            episode,
-            f"""curl -sS --fail-with-body "{episode.credentials.path_base_url}/chat/completions" \
-                -H "Content-Type: application/json" \
-                -d '{{"model": "default", "messages": [{{"role": "user", "content": "Reverse: ABC"}}]}}'""",
-        )
-    assert json.loads(reply)["choices"][0]["message"]["content"] == episode.replies[0]["content"]

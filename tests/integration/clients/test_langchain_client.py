@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -12,7 +11,6 @@ from integration.clients.stage import Observed, Stage
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 if TYPE_CHECKING:
-    from langchain_core.messages import AIMessageChunk
     from langchain_openai import ChatOpenAI
 
 pytestmark = pytest.mark.timeout(400)
@@ -47,45 +45,6 @@ def model_of(episode: Observed, **settings: Any) -> Iterator[ChatOpenAI]:
             http_client=http,
             **settings,
         )
-
-
-def run_async(episode: Observed, read: Callable[[ChatOpenAI], Awaitable[Result]], **settings: Any) -> Result:
-    """What `read` makes of a model that is used by asyncio."""
-
-    from openai import DefaultAsyncHttpxClient
-
-    async def main() -> Result:
-        async with DefaultAsyncHttpxClient() as http:
-            with model_of(episode, http_async_client=http, **settings) as model:
-                return await read(model)
-
-    return asyncio.run(main())
-
-
-def test_a_conversation_goes_on_from_what_the_model_said(nano: Stage) -> None:
-    from langchain_core.messages import HumanMessage
-
-    with nano.episode() as episode, model_of(episode, temperature=0, seed=1) as model:
-        messages: list[Any] = [HumanMessage("Reverse: ABC")]
-        messages.append(model.invoke(messages))
-        messages += [HumanMessage("Reverse: XY")]
-        last = model.invoke(messages)
-    assert episode.parents == [None, 0]
-    assert last.content == episode.replies[1]["content"]
-    assert last.usage_metadata is not None
-    assert last.usage_metadata["output_tokens"] == len(episode.turns[1].output_ids)
-
-
-def test_chunks_of_an_async_stream_add_up_to_the_reply(nano: Stage) -> None:
-    async def read(model: ChatOpenAI) -> list[AIMessageChunk]:
-        return [chunk async for chunk in model.astream("Reverse: ABCD")]
-
-    with nano.episode() as episode:
-        chunks = run_async(episode, read, stream_usage=True)
-    [turn] = episode.turns
-    assert "".join(str(chunk.content) for chunk in chunks) == turn.reply["content"]
-    usage = [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata]
-    assert [each["output_tokens"] for each in usage] == [len(turn.output_ids)]
 
 
 @pytest.mark.parametrize("by_responses", [False, True], ids=["chat", "responses"])

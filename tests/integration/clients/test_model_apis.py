@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ SCHEMA = {
     "required": ["colour"],
     "additionalProperties": False,
 }
-PAINT = {"name": "paint", "description": "Paint a wall", "parameters": SCHEMA}
 CALL_RED = '<tool_call>\n{"name": "paint", "arguments": {"colour": "red"}}\n</tool_call>'
 CALL_GREEN = '<tool_call>\n{"name": "paint", "arguments": {"colour": "green"}}\n</tool_call>'
 
@@ -63,14 +61,14 @@ class ChatApi:
     }
     FORCED: ClassVar[Any] = ["required", {"type": "function", "function": {"name": "paint"}}]
 
-    def __init__(self, *, is_async: bool = False, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         import openai
 
-        self.client: Any = (openai.AsyncOpenAI if is_async else openai.OpenAI)(timeout=LIMIT_S, **options)
+        self.client: Any = openai.OpenAI(timeout=LIMIT_S, **options)
 
     @classmethod
-    def of(cls, episode: Observed, *, is_async: bool = False) -> ChatApi:
-        return cls(is_async=is_async, base_url=cls.base(episode.base_url), api_key=episode.api_key)
+    def of(cls, episode: Observed) -> ChatApi:
+        return cls(base_url=cls.base(episode.base_url), api_key=episode.api_key)
 
     @classmethod
     def base(cls, url: str) -> str:
@@ -112,13 +110,6 @@ class ChatApi:
         usage = (reply.usage.prompt_tokens, reply.usage.completion_tokens) if reply.usage else (0, 0)
         back = [message.model_dump(exclude_none=True, exclude={"parsed"})]
         return Said(message.content or "", calls, back, reply.model, usage)
-
-    async def ask_at_once(self, *texts: str) -> list[Said]:
-        async with self.client:
-            return await asyncio.gather(*map(self._ask_async, texts))
-
-    async def _ask_async(self, text: str) -> Said:
-        return self.said(await self.calls.create(**self.asked([user(text)], {})))
 
 
 class ResponsesApi(ChatApi):
@@ -166,10 +157,10 @@ class MessagesApi(ChatApi):
     TOOL: ClassVar[Any] = {"name": "paint", "description": "Paint a wall", "input_schema": SCHEMA}
     FORCED: ClassVar[Any] = [{"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "paint"}]
 
-    def __init__(self, *, is_async: bool = False, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         import anthropic
 
-        self.client: Any = (anthropic.AsyncAnthropic if is_async else anthropic.Anthropic)(timeout=LIMIT_S, **options)
+        self.client: Any = anthropic.Anthropic(timeout=LIMIT_S, **options)
 
     @classmethod
     def base(cls, url: str) -> str:
@@ -222,15 +213,6 @@ def test_a_conversation_is_recorded_as_one_line_of_tokens(nano: Stage, api: Api,
         assert said.model == "nano"
         assert said.tokens in {(0, 0), (len(turn.prompt_ids), len(turn.output_ids))}
         assert is_streamed or said.tokens != (0, 0)
-
-
-@each_api
-def test_concurrent_calls_of_an_async_client_are_turns_of_their_own(nano: Stage, api: Api) -> None:
-    texts = [f"Reverse: {word}" for word in ("AB", "CD", "EF")]
-    with nano.episode() as episode:
-        replies = asyncio.run(api.of(episode, is_async=True).ask_at_once(*texts))
-    recorded = {turn.messages[0]["content"]: turn.reply["content"] for turn in episode.turns}
-    assert [said.text for said in replies] == [recorded[text] for text in texts]
 
 
 @each_api
@@ -343,14 +325,24 @@ def test_a_stream_that_breaks_off_raises(tmp_path: Path, api: Api) -> None:
             own.ask_streamed([user("Hello")])
 
 
-@pytest.mark.parametrize(("route", "body"), [("tokenize", {"prompt": "AB"}), ("detokenize", {"tokens": [40, 41]})])
-def test_tokens_are_those_of_the_one_model(nano: Stage, route: str, body: dict[str, Any]) -> None:
-    with nano.episode(ignored=frozenset({"model"})) as episode, ChatApi.of(episode) as own:
-        url, headers = f"{episode.root_url}/{route}", {"authorization": f"Bearer {episode.api_key}"}
-        named, true = (
-            httpx.post(url, json={**body, "model": model}, headers=headers, timeout=LIMIT_S)
-            for model in ("any", "nano")
+def test_several_choices_are_several_turns(nano: Stage) -> None:
+    with nano.episode() as episode, ChatApi.of(episode) as own:
+        reply = own.calls.create(model="default", messages=[user("Reverse: ABC")], n=3, seed=5)
+    assert [choice.message.content for choice in reply.choices] == [each["content"] for each in episode.replies]
+    assert {turn.call_id for turn in episode.turns} == {reply.id.removeprefix("chatcmpl-")}
+
+
+def test_tools_made_of_models_are_parsed_back_into_them(scripted: Stage) -> None:
+    import openai
+
+    class Weather(BaseModel):
+        city: str
+
+    scripted.say('<tool_call>\n{"name": "Weather", "arguments": {"city": "Zürich"}}\n</tool_call>')
+    with scripted.episode() as episode, ChatApi.of(episode) as own:
+        reply = own.calls.parse(
+            model="default", messages=[user("Weather?")], tools=[openai.pydantic_function_tool(Weather)]
         )
-        assert named.json() == true.json()
-        assert (named.headers["x-ignored-fields"], true.headers.get("x-ignored-fields")) == ("model", None)
-        own.ask([user("Hello")])
+    [call] = reply.choices[0].message.tool_calls
+    assert call.function.parsed_arguments == Weather(city="Zürich")
+    assert episode.turns[0].tools[0]["function"]["strict"] is True

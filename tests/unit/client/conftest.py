@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import queue
 import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-from swarm.client import SwarmClient
-from swarm.config import ServerConfig
 
 
 @dataclass(frozen=True)
@@ -172,17 +166,6 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def server_url(tmp_path: Path) -> Iterator[str]:
+def server_url(start_server: Any) -> str:
     """A real server with nothing started, over HTTP."""
-    from swarm.server.http import serve
-
-    config = ServerConfig(port=0, home=tmp_path / "swarm")
-    announced: queue.Queue[str] = queue.Queue()
-    thread = threading.Thread(target=lambda: asyncio.run(serve(config, None, announced.put)), daemon=True)
-    thread.start()
-    url = announced.get(timeout=30)
-    yield url
-    with SwarmClient(url) as client:
-        client.shut_down()
-    thread.join(30)
-    assert not thread.is_alive()
+    return start_server().url

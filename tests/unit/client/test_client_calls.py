@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from typing import Any
 
@@ -81,12 +80,6 @@ def test_wrong_policy_is_refused_by_name_before_it_is_sent(
     assert scripted.heard == []
 
 
-def test_agreement_names_the_client(scripted: Any, client: Any, canned: Any) -> None:
-    scripted.script(canned(body={"agreed": ["test"], "will_close": True}))
-    assert client.agree_to_train().will_close
-    assert sent(scripted) == ("POST", "batch/agree", {"client_id": "test"})
-
-
 def test_reward_is_revised_with_a_reason(scripted: Any, client: Any, canned: Any) -> None:
     scripted.script(canned(body=VIEW))
     assert client.revise_reward("e1", 0.5, reason="judge came late").reward == 0.5
@@ -96,14 +89,6 @@ def test_reward_is_revised_with_a_reason(scripted: Any, client: Any, canned: Any
     assert sent(scripted)[2] == given
     with pytest.raises(BadRequest, match="reward"):
         client.revise_reward("e1", float("inf"), reason="x")
-
-
-def test_checkpoint_is_loaded_by_step(scripted: Any, client: Any, canned: Any) -> None:
-    scripted.script(canned(body={"state": "ROLLING"}))
-    assert client.load_checkpoint(7).state == "ROLLING"
-    assert sent(scripted) == ("POST", "engine/load", {"step": 7, "end": False})
-    with pytest.raises(BadRequest, match="step"):
-        client.load_checkpoint(-1)
 
 
 def test_audit_is_read_to_a_page_that_is_not_full(scripted: Any, client: Any, canned: Any) -> None:
@@ -177,22 +162,3 @@ def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
         }
 
     assert surface(SwarmClient) == surface(AsyncSwarmClient)
-
-
-def test_async_calls_go_the_same_way(scripted: Any, canned: Any) -> None:
-    scripted.script(
-        canned(body={"active": POLICY, "next": None}),
-        canned(body={"agreed": [], "will_close": False}),
-        canned(body=VIEW),
-        canned(body={"state": "ROLLING"}),
-    )
-
-    async def use() -> None:
-        async with AsyncSwarmClient(scripted.url, client_id="a") as client:
-            await client.set_mixture({"math": 1.0})
-            await client.agree_to_train()
-            await client.revise_reward("e1", 1.0, reason="r")
-            await client.load_checkpoint(1)
-
-    asyncio.run(asyncio.wait_for(use(), 60))
-    assert [heard.method for heard in scripted.heard] == ["PATCH", "POST", "POST", "POST"]

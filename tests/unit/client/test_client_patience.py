@@ -51,13 +51,13 @@ def test_a_restart_with_boot_in_between_is_waited_out(
 def test_an_end_waits_longer_than_other_calls(scripted: Any, canned: Any) -> None:
     scripted.script(canned(body=JOB), canned(body=ENDED))
     scripted.closes_connections = True
-    with SwarmClient(scripted.url, timeout=2.0) as client, ThreadPoolExecutor(1) as pool:
+    with SwarmClient(scripted.url, timeout=1.0) as client, ThreadPoolExecutor(1) as pool:
         client.job()
         scripted.close()
         with pytest.raises(ServerUnreachable):
             client.job()
         waiting = pool.submit(end, client)
-        time.sleep(2.5)
+        time.sleep(1.3)
         scripted.start()
         assert waiting.result(timeout=60) == "completed"
         scripted.close()

@@ -15,8 +15,6 @@ from swarm.errors import (
     BadRequest,
     EngineNotReady,
     EnvironmentFailure,
-    EpisodeEnded,
-    IdempotencyMismatch,
     IllegalTransition,
     JobInvalid,
     TrainingComplete,
@@ -113,23 +111,6 @@ def test_bad_job_is_refused_by_field_and_nothing_starts(client: SwarmClient) -> 
 def test_begin_on_a_server_without_a_job_says_what_to_do(client: SwarmClient) -> None:
     with pytest.raises(EngineNotReady, match="start"):
         client.begin_episode(wait_timeout=0.1)
-
-
-def test_end_is_exactly_once_over_http(rolling: SwarmClient) -> None:
-    episode_id, _ = rolling.begin_episode()
-    ends = [rolling.end_episode(TASKS[0], episode_id, WorkflowOutput(1.0)) for _ in range(2)]
-    assert [end.replayed for end in ends] == [False, True]
-    with pytest.raises(IdempotencyMismatch):
-        rolling.end_episode(TASKS[0], episode_id, WorkflowOutput(0.0))
-    assert rolling.episode(episode_id).episode.reward == 1.0
-
-
-def test_aborted_episode_takes_no_result_and_is_counted(rolling: SwarmClient) -> None:
-    episode_id, _ = rolling.begin_episode()
-    assert rolling.abort_episode(episode_id, reason="tool_broke").state is EpisodeState.ABORTED
-    with pytest.raises(EpisodeEnded, match="tool_broke"):
-        rolling.end_episode(TASKS[0], episode_id, WorkflowOutput(1.0))
-    assert rolling.status().failures == {"tool_broke": 1}
 
 
 def test_exception_in_an_open_episode_aborts_it_under_its_name(rolling: SwarmClient) -> None:

@@ -73,19 +73,6 @@ def wait_until(reached: Callable[[], object], timeout_s: float = 240.0) -> None:
         time.sleep(0.01)
 
 
-def test_no_more_threads_than_allowed_are_inside_and_all_get_in() -> None:
-    throttler, gate = Throttler(max_running=3), Gate()
-
-    def work(_: int) -> None:
-        with throttler, gate.passing():
-            time.sleep(0.005)
-
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(work, range(60)))
-    assert gate.most == 3
-    assert throttler.running == 0
-
-
 def test_tasks_of_a_loop_are_limited_together_with_threads() -> None:
     throttler, gate = Throttler(max_running=2), Gate()
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests_support import examples
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.completions.request import MAX_PROMPT_TOKENS, MAX_PROMPTS, parse_completion_request
@@ -100,22 +97,3 @@ def test_what_cannot_be_honoured_is_refused_by_name(name: str, fields: dict[str,
 def test_echo_and_logprobs_exclude_one_another() -> None:
     with pytest.raises(UnknownParameter, match="echo and logprobs"):
         parse(echo=True, logprobs=0)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-NAMES = st.sampled_from(["prompt", "n", "best_of", "echo", "logprobs", "stop", "stream_options", "logit_bias", "seed"])
-
-
-@settings(max_examples=examples(300), deadline=None)
-@given(fields=st.dictionaries(NAMES, JSON, max_size=3))
-def test_any_json_is_parsed_or_refused(fields: dict[str, Any]) -> None:
-    try:
-        request = parse(**fields)
-    except BadRequest as refusal:
-        assert refusal.param
-    else:
-        assert all((prompt.text is None) != (prompt.token_ids is None) for prompt in request.call.prompts)

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_support import Stage, eventually, rolling
+from rollout_support import Stage, eventually, play
 
 from swarm.errors import BadRequest, EngineFailure, EngineNotReady, RolloutPaused, SwarmError, TrainingComplete
 from swarm.schemas import BeginEpisodeRequest, EngineState, UpdateBatchPolicyRequest
 from swarm.types import EpisodeType, WeightVersion
 
 MIXED = {"batch_size": 2, "num_repeat": 2, "mixture": {"math": 0.5, "code": 0.5}}
-
-
-def play(scenario: Any, home: Path, **settings: Any) -> None:
-    """Run a scenario on a rolling rollout, within 30 s."""
-
-    async def on_stage() -> None:
-        async with rolling(home, **settings) as stage:
-            await scenario(stage)
-
-    asyncio.run(asyncio.wait_for(on_stage(), 30))
 
 
 def test_begins_are_held_while_the_engine_is_busy_and_let_in_by_its_next_move(tmp_path: Path) -> None:
@@ -126,11 +117,40 @@ def test_waiting_begins_of_one_kind_are_let_in_by_arrival_and_kinds_take_turns(t
     play(scenario, tmp_path, max_running=1)
 
 
-def test_a_held_caller_that_goes_away_takes_no_place(tmp_path: Path) -> None:
+Leave = Callable[[], Awaitable[None]]
+
+
+async def begin_and_leave(stage: Stage, is_cancelled: bool) -> Leave:
+    """A begin that waits, and how its caller goes away: its task is cancelled, or its connection is gone."""
+    connection = asyncio.Event()
+
+    async def departure() -> None:
+        await connection.wait()
+
+    gone = asyncio.create_task(stage.episodes.begin(BeginEpisodeRequest(wait_s=20), departure))
+    await asyncio.sleep(0.02)
+
+    async def leave() -> None:
+        if is_cancelled:
+            gone.cancel()
+            return
+        connection.set()
+        with pytest.raises(RolloutPaused, match="gone away"):
+            await asyncio.wait_for(gone, 1)
+
+    return leave
+
+
+BOTH_WAYS = pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "connection gone"])
+
+
+@BOTH_WAYS
+def test_a_held_caller_that_goes_away_takes_no_place(tmp_path: Path, is_cancelled: bool) -> None:
     async def scenario(stage: Stage) -> None:
         running = await stage.begin()
-        gone, waiting = await stage.begin_waiting(), await stage.begin_waiting()
-        gone.cancel()
+        leave = await begin_and_leave(stage, is_cancelled)
+        waiting = await stage.begin_waiting()
+        await leave()
         await stage.episodes.abort(running.episode_id, "next")
         await asyncio.wait_for(waiting, 1)
         assert stage.episodes.running(EpisodeType.TRAIN) == 1
@@ -138,60 +158,16 @@ def test_a_held_caller_that_goes_away_takes_no_place(tmp_path: Path) -> None:
     play(scenario, tmp_path, max_running=1)
 
 
-def test_a_caller_let_in_as_it_is_cancelled_gives_its_place_on(tmp_path: Path) -> None:
+@BOTH_WAYS
+def test_a_caller_let_in_as_it_goes_away_gives_its_place_on(tmp_path: Path, is_cancelled: bool) -> None:
     async def scenario(stage: Stage) -> None:
         running = await stage.begin()
-        gone, waiting = await stage.begin_waiting(), await stage.begin_waiting()
-        aborting = asyncio.create_task(stage.episodes.abort(running.episode_id, "next"))
-        while stage.episodes._admission.waiting == 2:
-            await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.wait_for(waiting, 1)
-        await aborting
-        assert stage.episodes.running(EpisodeType.TRAIN) == 1
-
-    play(scenario, tmp_path, max_running=1)
-
-
-def test_a_held_caller_whose_connection_is_gone_begins_no_episode(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        running = await stage.begin()
-        connection = asyncio.Event()
-
-        async def departure() -> None:
-            await connection.wait()
-
-        request = BeginEpisodeRequest(wait_s=20)
-        gone = asyncio.create_task(stage.episodes.begin(request, departure))
-        await asyncio.sleep(0.02)
-        waiting = await stage.begin_waiting()
-        connection.set()
-        with pytest.raises(RolloutPaused, match="gone away"):
-            await asyncio.wait_for(gone, 1)
-        await stage.episodes.abort(running.episode_id, "next")
-        await asyncio.wait_for(waiting, 1)
-        assert stage.episodes.running(EpisodeType.TRAIN) == 1
-
-    play(scenario, tmp_path, max_running=1)
-
-
-def test_a_caller_let_in_as_its_connection_ends_gives_its_place_on(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        running = await stage.begin()
-        connection = asyncio.Event()
-
-        async def departure() -> None:
-            await connection.wait()
-
-        gone = asyncio.create_task(stage.episodes.begin(BeginEpisodeRequest(wait_s=20), departure))
-        await asyncio.sleep(0.02)
+        leave = await begin_and_leave(stage, is_cancelled)
         waiting = await stage.begin_waiting()
         aborting = asyncio.create_task(stage.episodes.abort(running.episode_id, "next"))
         while stage.episodes._admission.waiting == 2:
             await asyncio.sleep(0)
-        connection.set()
-        with pytest.raises(RolloutPaused, match="gone away"):
-            await asyncio.wait_for(gone, 1)
+        await leave()
         await asyncio.wait_for(waiting, 1)
         await aborting
         assert stage.episodes.running(EpisodeType.TRAIN) == 1

@@ -8,22 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_support import Stage, eventually, rolling
+from rollout_support import Stage, eventually, play
 
 from swarm.errors import BadRequest, Conflict, EpisodeEnded, NotFound
 from swarm.rollout.clients import LIVE_S, MAX_SHOWN_WARNINGS, MEMORY_S, Clients
 from swarm.schemas import EpisodeState, ReviseRewardRequest, UpdateBatchPolicyRequest
 from swarm.types import EpisodeType
-
-
-def play(scenario: Any, home: Path, **settings: Any) -> None:
-    """Run a scenario on a rolling rollout, within 30 s."""
-
-    async def on_stage() -> None:
-        async with rolling(home, **settings) as stage:
-            await scenario(stage)
-
-    asyncio.run(asyncio.wait_for(on_stage(), 30))
 
 
 async def recorded_policies(stage: Stage) -> list[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_support import Stage, rolling
+from rollout_support import Stage, play, rolling
 
 from swarm.errors import EpisodeEnded, IdempotencyMismatch
 from swarm.types import EpisodeType
@@ -67,8 +67,4 @@ def test_a_secret_of_an_episode_that_is_over_or_another_is_refused(tmp_path: Pat
         assert stage.pool.running.total() == 0  # type: ignore[attr-defined]
         assert stage.episodes._admission.running(EpisodeType.TRAIN) == 0
 
-    async def on_stage() -> None:
-        async with rolling(tmp_path) as stage:
-            await scenario(stage)
-
-    asyncio.run(asyncio.wait_for(on_stage(), 30))
+    play(scenario, tmp_path)

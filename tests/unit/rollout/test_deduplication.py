@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from rollout_support import sampled_turn
 
 from swarm.errors import EngineFailure
 from swarm.rollout import deduplication as calls
@@ -23,7 +24,7 @@ from swarm.rollout.deduplication import (
     Piece,
     call_name,
 )
-from swarm.types import FinishReason, SamplingParams, TextPart, TokenDelta, ToolCallPart, Turn
+from swarm.types import FinishReason, TextPart, TokenDelta, ToolCallPart, Turn
 
 REPLY = {
     "role": "assistant",
@@ -34,25 +35,18 @@ REPLY = {
 
 def turn(**changes: Any) -> Turn:
     fields: dict[str, Any] = {
-        "episode_id": "e1",
-        "index": 0,
         "prompt_ids": (1, 2),
         "output_ids_T": (3, 4),
-        "logprobs_T": (-0.5, -0.25),
-        "weight_versions_T": (0, 0),
-        "finish_reason": FinishReason.STOP,
-        "params": SamplingParams(8),
-        "messages": ({"role": "user", "content": "hi"},),
         "reply": REPLY,
-        "tools": (),
-        "parent": None,
         "fork_reason": None,
         "started_at": 7.0,
         "ended_at": 8.0,
         "call_id": "call",
         "request_sha256": "asked",
+        "index": 0,
+        **changes,
     }
-    return Turn(**{**fields, **changes})
+    return sampled_turn("e1", fields.pop("index"), **fields)
 
 
 def play(scenario: Any) -> Any:

@@ -10,23 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_support import Stage, eventually, rolling, sampled_turn
+from rollout_support import Stage, eventually, play, rolling, sampled_turn
 
 from swarm.errors import BadRequest, EpisodeEnded, IdempotencyMismatch, LedgerError, NotFound, Unauthorized
 from swarm.ledger import ReportedResult
 from swarm.rollout.results import align_turn_rewards
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, FinishReason
-
-
-def play(scenario: Any, home: Path, **settings: Any) -> None:
-    """Run a scenario on a rolling rollout, within 30 s."""
-
-    async def on_stage() -> None:
-        async with rolling(home, **settings) as stage:
-            await scenario(stage)
-
-    asyncio.run(asyncio.wait_for(on_stage(), 30))
 
 
 def test_an_ended_episode_waits_in_the_pool_with_its_source_and_turn_rewards(tmp_path: Path) -> None:

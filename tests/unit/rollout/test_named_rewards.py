@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_support import Stage, rolling
+from rollout_support import Stage, play
 
 from swarm.errors import BadRequest, IdempotencyMismatch
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, ReviseRewardRequest
 
 GDPO: dict[str, Any] = {"algorithm": "gdpo", "gdpo_reward_keys": ["right", "short"]}
 REWARDS = {"right": 1.0, "short": -0.5, "seen": 3.0}
-
-
-def play(scenario: Callable[[Stage], Awaitable[None]], home: Path, **settings: Any) -> None:
-    async def on_stage() -> None:
-        async with rolling(home, **settings) as stage:
-            await scenario(stage)
-
-    asyncio.run(asyncio.wait_for(on_stage(), 30))
 
 
 async def run(stage: Stage, **begin: Any) -> str:

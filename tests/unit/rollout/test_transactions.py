@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
-from rollout_support import Stage, eventually, rolling
+from rollout_support import Stage, eventually, play
 
 from swarm.config import ServerConfig, base_url
 from swarm.errors import BadRequest, Conflict, EpisodeEnded, IdempotencyMismatch, JobInvalid
@@ -21,18 +21,8 @@ from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.transactions.two_phase import ASK_AT_LEAST_S, state_without_engine
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
 
-Scenario = Callable[[Stage], Awaitable[None]]
-
-LEASE_S = 5.0
+LEASE_S = 2.5
 """Long enough for an episode to be prepared in time on a busy machine, short enough to be waited for."""
-
-
-def play(scenario: Scenario, home: Path, **settings: Any) -> None:
-    async def on_stage() -> None:
-        async with rolling(home, **settings) as stage:
-            await scenario(stage)
-
-    asyncio.run(asyncio.wait_for(on_stage(), 90))
 
 
 async def prepare(stage: Stage, episode_id: str, secret: str, **fields: Any) -> Any:

@@ -20,22 +20,11 @@ const multiply = tool({
   execute: async ({ a, b }) => String(a * b),
 });
 
-const paint = tool({ description: "Paint a wall", inputSchema: z.object({ colour: z.enum(["red", "green"]) }) });
-
 const verdict = Output.object({
   schema: z.object({ colour: z.enum(["red", "green"]), isSure: z.boolean() }),
 });
 
 const scenarios = {
-  async conversation() {
-    const settings = { model, temperature: 0, seed: 3, maxOutputTokens: 64 };
-    const messages = [{ role: "user", content: "Reverse: ABC" }];
-    const first = await generateText({ ...settings, messages });
-    messages.push(...first.response.messages, { role: "user", content: "Reverse: XY" });
-    const second = await generateText({ ...settings, messages });
-    return { texts: [first.text, second.text], outputTokens: second.usage.outputTokens };
-  },
-
   async stream() {
     const result = streamText({ model, prompt: "Reverse: ABCD" });
     const pieces = [];
@@ -71,12 +60,6 @@ const scenarios = {
     for await (const piece of result.textStream) text += piece;
     const steps = await result.steps;
     return { text, steps: steps.length, results: steps[0].toolResults.map((r) => r.output) };
-  },
-
-  async forcedTool() {
-    const settings = { model, tools: { paint }, toolChoice: "required" };
-    const result = await generateText({ ...settings, prompt: "Which colour?" });
-    return { calls: result.toolCalls.map((call) => call.toolName) };
   },
 
   async object() {

@@ -1,7 +1,4 @@
-"""Sampler and trainer of one job on a worker process of their own, and trained checkpoints where a server keeps them.
-
-Place in the flow: tests of what the local backend leaves on disk.
-"""
+"""Sampler and trainer of one job on a worker of their own, and trained checkpoints where a server keeps them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contract.test_trainer_contract import make_batch, sample
+from contract.test_trainer_contract import PROMPT, make_batch, sample
 
 from swarm.backends.local.engine import LocalSampler, build_local, build_worker
 from swarm.backends.pairing import ProcessTrainer
@@ -22,8 +19,6 @@ from swarm.trainer.checkpoints import run_directory
 
 if TYPE_CHECKING:
     import torch
-
-PROMPT = (40, 41, 42, 43)
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,7 @@ class LocalRun:
     sampler: LocalSampler
     trainer: ProcessTrainer
     job: TrainJob
+    worker: WorkerProcess
 
     async def train(self, first: int, last: int) -> list[dict[str, float]]:
         """Steps `first` to `last`, each on a batch sampled just before; the metrics of each."""
@@ -69,7 +65,7 @@ async def local_run(directory: Path, shared: WorkerProcess | None = None, **sett
     sampler, trainer = build_local(job, ServerConfig(), worker)
     try:
         await sampler.start()
-        yield LocalRun(sampler, trainer, job)
+        yield LocalRun(sampler, trainer, job, worker)
     finally:
         if shared is None:
             await worker.stop()
@@ -96,7 +92,8 @@ def assert_same_checkpoint(one: Path, other: Path) -> dict[str, Any]:
     """Weights, optimizer and critic are equal bit for bit. Returns the state of the trainer."""
     import torch
 
-    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    [weights] = one.glob("*model.safetensors")
+    assert weights.read_bytes() == (other / weights.name).read_bytes()
     states = [torch.load(path / "trainer_state.pt", weights_only=True) for path in (one, other)]
     assert states[0].keys() == states[1].keys()
     for name in ("steps_done", "optimizer", "critic"):

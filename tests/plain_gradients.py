@@ -1,7 +1,4 @@
-"""Loss and gradient by the learner's own parts, and the pieces of a plain, obvious implementation to hold against them.
-
-For the tests of the trainer, several of which compare the two.
-"""
+"""Loss and gradient by the learner's own parts, by verl's functions over whole episodes, and by plain formulas."""
 
 from __future__ import annotations
 
@@ -9,13 +6,18 @@ import copy
 import statistics
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from verl.trainer.config.algorithm import RolloutCorrectionConfig
+from verl.trainer.ppo.core_algos import get_policy_loss_fn
+from verl.workers.config import ActorConfig, PolicyLossConfig
 
 from swarm.backends.local.learning.losses import RolloutCorrection
-from swarm.backends.local.learning.microbatches import FollowedBatch, GrammarFollower
+from swarm.backends.local.learning.microbatches import FollowedBatch, GrammarFollower, plan_microbatches
 from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
 from swarm.job import TrainJob
+from swarm.job.checks import bypass_settings
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.token_rows import build_rows
 from swarm.types import FinishedEpisode, Sample, TrainBatch
@@ -101,6 +103,92 @@ def plain_logprobs(
                 token = torch.tensor(choices.index(sample.token_ids_T[position]))
                 tokens.append((distribution.log_prob(token), distribution.entropy(), sample.logprobs_T[position]))
     return tokens
+
+
+def actor_config(job: TrainJob) -> ActorConfig:
+    """verl's settings of the loss of a resolved job."""
+    return ActorConfig(
+        strategy="fsdp",
+        rollout_n=job.num_repeat,
+        use_dynamic_bsz=True,
+        clip_ratio_low=job.clip_ratio_low or job.clip_ratio,
+        clip_ratio_high=job.clip_ratio_high or job.clip_ratio,
+        clip_ratio_c=job.clip_ratio_c,
+        policy_loss=PolicyLossConfig(
+            loss_mode=job.policy_loss,
+            dro_beta=job.dro_beta,
+            rollout_correction=RolloutCorrectionConfig(**bypass_settings(job)),
+        ),
+        loss_agg_mode=str(job.loss_agg_mode),
+        loss_scale_factor=job.loss_scale_factor or job.max_response_length,
+        entropy_coeff=job.entropy_coeff,
+        use_kl_loss=job.use_kl_loss,
+        kl_loss_coef=job.kl_loss_coef,
+        kl_loss_type=job.kl_loss_type,
+    )
+
+
+def verl_gradient(
+    module: torch.nn.Module,
+    job: TrainJob,
+    batch: TrainBatch,
+    *,
+    start: torch.nn.Module | None = None,
+    chosen: Sequence[int] | None = None,
+) -> tuple[float, torch.Tensor]:
+    """Policy loss and gradient by verl's function over one matrix of whole episodes, each token scored alone.
+
+    Jobs with importance sampling compare with the policy `start`, which is `module` unless it is given.
+    """
+    job, rows = job.resolve(), build_rows(batch)
+    config = actor_config(job)
+    # Losses that draw among the tokens do so in the order of a microbatch.
+    numbers = plan_microbatches(rows, range(len(rows)) if chosen is None else chosen, None)[0]
+    advantages_EL = compute_advantages(rows, job)[numbers, : max(rows[number].tokens for number in numbers)]
+    new_EL, old_EL, recorded_EL = (torch.zeros_like(advantages_EL) for _ in range(3))
+    for line, number in enumerate(numbers):
+        tokens = rows[number].tokens
+        new_EL[line, :tokens] = in_turn_order(module, batch.episodes[number])
+        recorded_EL[line, :tokens] = torch.from_numpy(rows[number].rollout_logprobs_L)
+        if job.has_proximal_policy:
+            with torch.no_grad():
+                old_EL[line, :tokens] = in_turn_order(start or module, batch.episodes[number])
+    mask_EL = torch.arange(advantages_EL.shape[1])[None] < torch.tensor([[rows[number].tokens] for number in numbers])
+    config.global_batch_info.update(
+        dp_size=1,
+        batch_num_tokens=mask_EL.sum(),
+        global_batch_size=len(numbers),
+        loss_scale_factor=config.loss_scale_factor,
+    )
+    module.zero_grad()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        loss, _ = get_policy_loss_fn(job.policy_loss)(
+            old_log_prob=old_EL if job.has_proximal_policy else recorded_EL,
+            log_prob=new_EL,
+            advantages=advantages_EL,
+            response_mask=mask_EL,
+            loss_agg_mode=config.loss_agg_mode,
+            config=config,
+            rollout_is_weights=plain_weights(old_EL, recorded_EL, job) if job.has_proximal_policy else None,
+        )
+    loss.backward()
+    return loss.item(), flat_gradient(module)
+
+
+def in_turn_order(module: torch.nn.Module, episode: FinishedEpisode) -> torch.Tensor:
+    """Logprobs of the trained tokens as the columns of a row have them."""
+    turns = [turn for sample in episode.samples for turn in sample.turn_indices_T if turn >= 0]
+    logprobs = [logprob for logprob, _, _ in plain_logprobs(module, episode, 1.0)]
+    return torch.stack([logprobs[place] for place in np.argsort(turns, kind="stable")])
+
+
+def plain_weights(proximal_EL: torch.Tensor, recorded_EL: torch.Tensor, job: TrainJob) -> torch.Tensor:
+    """Truncated importance sampling weights; both matrices are 0 past the end of a row."""
+    gaps_EL = proximal_EL - recorded_EL
+    if job.rollout_is == "sequence":
+        gaps_EL = gaps_EL.sum(dim=1, keepdim=True).expand_as(gaps_EL)
+    return gaps_EL.exp().clamp(max=job.rollout_is_threshold)
 
 
 def ppo_term(logprob: torch.Tensor, old: float, advantage: float) -> torch.Tensor:

@@ -136,6 +136,12 @@ def make_batch(shape: BatchShape) -> tuple[TrainBatch, Mapping[tuple[str, int], 
     return maker.batch(), maker.masks
 
 
+def distinct_prefixes(rows: Sequence[Row]) -> int:
+    """Number of tokens of the tree of all samples."""
+    inputs = [sample.token_ids_T[:-1].tolist() for row in rows for sample in row.samples]
+    return len({tuple(tokens[: length + 1]) for tokens in inputs for length in range(len(tokens))})
+
+
 def make_rows(shape: BatchShape, sampler: torch.nn.Module, noise: float = 0.2) -> list[Row]:
     """The rows of such a batch. Recorded logprobs are those of `sampler` with noise: some ratios are clipped."""
     import torch

@@ -18,6 +18,7 @@ BASE = 0.4
 """What the bundled model earns at most before it learns, on average over a batch."""
 
 JOBS: dict[str, dict[str, Any]] = {
+    "stale": {"max_staleness": 1},
     "dro": {"policy_loss": "dro", "dro_beta": 0.1, "mini_batch_num": 2},
     "bypass_mode": {
         "policy_loss": "bypass_mode",

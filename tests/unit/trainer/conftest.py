@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,15 +21,14 @@ Conversation = list[tuple[list[int], list[int]]]
 """Turns as (tokens that are read, tokens that were sampled)."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_torch_thread() -> Iterator[None]:
-    torch = sys.modules.get("torch")
-    before = torch and torch.get_num_threads()
-    if torch:
-        torch.set_num_threads(1)
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
-    if torch:
-        torch.set_num_threads(before)
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

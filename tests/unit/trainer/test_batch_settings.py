@@ -5,25 +5,18 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from changed_batches import with_named_rewards
+from late import Late
 from tiny_models import MakeBatch, MakeModel
 
 from swarm.job import TrainJob
 from swarm.live_settings import LIVE, JobChange, JobTimeline, Reader
 from swarm.types import TrainBatch
 
-
-@pytest.fixture(scope="module", autouse=True)
-def late_imports() -> None:
-    global torch, Learner
-    import torch
-
-    from swarm.backends.local.learning.learner import Learner
-
-
+torch, learning = Late("torch"), Late("swarm.backends.local.learning.learner")
 Trained = tuple[Any, Any]
 
 JOB = TrainJob(lr=1e-3, use_kl_loss=True, total_steps=8)
@@ -55,21 +48,6 @@ PRESENT: dict[str, dict[str, Any]] = {
 """What a job has from the start that reads such a setting, where the job of the others would not."""
 
 
-def with_rewards(batch: TrainBatch) -> TrainBatch:
-    """Each episode with two named rewards, which pull in different directions."""
-    groups = tuple(
-        replace(
-            group,
-            episodes=tuple(
-                replace(each, rewards={"right": each.reward, "short": 0.3 * place})
-                for place, each in enumerate(group.episodes)
-            ),
-        )
-        for group in batch.groups
-    )
-    return replace(batch, groups=groups)
-
-
 @pytest.fixture(scope="module")
 def after_two_steps(make_model: MakeModel, make_batch: MakeBatch) -> Callable[[TrainJob], Trained]:
     """A model with its learner, both of which the caller may change, after the first two steps of a job: most settings
@@ -78,9 +56,9 @@ def after_two_steps(make_model: MakeModel, make_batch: MakeBatch) -> Callable[[T
     @functools.cache
     def train(settings: str) -> Trained:
         module = make_model()
-        learner = Learner(module, TrainJob.model_validate_json(settings))
+        learner = learning.Learner(module, TrainJob.model_validate_json(settings))
         for step in (1, 2):
-            learner.step(with_rewards(make_batch(step=step)))
+            learner.step(with_named_rewards(make_batch(step=step)))
         return module, learner
 
     return lambda job: copy.deepcopy(train(job.model_dump_json()))
@@ -106,10 +84,10 @@ def test_a_change_in_mid_run_trains_as_the_job_that_had_it_all_along(
     timeline = JobTimeline(job, [JobChange(1, 3, {name: OTHERS[name]})])
     changed, learner = after_two_steps(job)
     throughout = make_model()
-    other = Learner(throughout, timeline.at(3))
-    for batch in (with_rewards(make_batch(step=step)) for step in (1, 2)):
+    other = learning.Learner(throughout, timeline.at(3))
+    for batch in (with_named_rewards(make_batch(step=step)) for step in (1, 2)):
         other.step(TrainBatch(batch.batch_id, batch.step, batch.groups, job.resolve().model_dump(mode="json")))
-    third = with_rewards(make_batch(step=3))
+    third = with_named_rewards(make_batch(step=3))
     measured = learner.step(TrainBatch(third.batch_id, 3, third.groups, timeline.settings_of(3))).metrics
     expected = other.step(third).metrics
     assert torch.equal(weights(changed), weights(throughout))
@@ -120,7 +98,7 @@ def test_a_change_in_mid_run_trains_as_the_job_that_had_it_all_along(
 
 
 def test_the_settings_of_one_batch_do_not_hold_for_the_next(make_model: MakeModel, make_batch: MakeBatch) -> None:
-    learner = Learner(make_model(), JOB)
+    learner = learning.Learner(make_model(), JOB)
     batch = make_batch(step=1)
     rates = [
         learner.step(TrainBatch(batch.batch_id, step, batch.groups, settings)).metrics["actor/lr"]

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from late import Late
 
 from swarm.job import TrainJob, build_job
 from swarm.trainer.schedule import learning_rate
 
-
-@pytest.fixture(scope="module", autouse=True)
-def late_imports() -> None:
-    global torch, LinearLR, LRScheduler, get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup, verl_cosine
-    import torch
-    from torch.optim.lr_scheduler import LinearLR, LRScheduler
-    from transformers import get_cosine_schedule_with_warmup, get_linear_schedule_with_warmup
-    from verl.utils.torch_functional import get_cosine_schedule_with_warmup as verl_cosine
-
+torch, transformers, verl = Late("torch"), Late("transformers"), Late("verl.utils.torch_functional")
 
 PEAK = 3e-3
 PLANS = st.integers(1, 60).flatmap(lambda total: st.tuples(st.just(total), st.integers(0, total - 1)))
@@ -33,7 +27,7 @@ def rates(total: int, warmup: int, **job: object) -> list[float]:
     return [learning_rate(resolved, step) for step in range(1, total + 1)]
 
 
-def rates_of(make: Callable[[torch.optim.Optimizer], LRScheduler], total: int) -> list[float]:
+def rates_of(make: Callable[[torch.optim.Optimizer], Any], total: int) -> list[float]:
     """The rates that a scheduler of torch gives to the steps 1 to `total` + 1."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=PEAK)
     schedule = make(optimizer)
@@ -52,7 +46,10 @@ def test_linear_and_cosine_are_those_of_transformers_but_for_a_warm_up_without_t
     plan: tuple[int, int],
 ) -> None:
     total, warmup = plan
-    for name, theirs in (("linear", get_linear_schedule_with_warmup), ("cosine", get_cosine_schedule_with_warmup)):
+    for name, theirs in (
+        ("linear", transformers.get_linear_schedule_with_warmup),
+        ("cosine", transformers.get_cosine_schedule_with_warmup),
+    ):
         expected = rates_of(lambda optimizer, theirs=theirs: theirs(optimizer, warmup, total), total)
         own = rates(total, warmup, lr_scheduler_type=name)
         assert own[:warmup] == pytest.approx(expected[1 : warmup + 1])
@@ -62,11 +59,16 @@ def test_linear_and_cosine_are_those_of_transformers_but_for_a_warm_up_without_t
 @given(PLANS, st.floats(0, 1))
 def test_the_floor_is_that_of_verl_and_of_torch(plan: tuple[int, int], floor: float) -> None:
     total, warmup = plan
-    cosine = rates_of(lambda optimizer: verl_cosine(optimizer, warmup, total, min_lr_ratio=floor), total)
+    cosine = rates_of(
+        lambda optimizer: verl.get_cosine_schedule_with_warmup(optimizer, warmup, total, min_lr_ratio=floor), total
+    )
     own = rates(total, warmup, lr_scheduler_type="cosine", min_lr_ratio=floor)
     assert own[warmup:] == pytest.approx(cosine[warmup:total])
     straight = rates_of(
-        lambda optimizer: LinearLR(optimizer, start_factor=1.0, end_factor=floor, total_iters=total - warmup), total
+        lambda optimizer: torch.optim.lr_scheduler.LinearLR(
+            optimizer, start_factor=1.0, end_factor=floor, total_iters=total - warmup
+        ),
+        total,
     )
     own = rates(total, warmup, lr_scheduler_type="linear", min_lr_ratio=floor)
     assert own[warmup:] == pytest.approx(straight[: total - warmup])

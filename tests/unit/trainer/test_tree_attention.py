@@ -11,21 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from late import Late
 from tests_support import examples
 
-
-@pytest.fixture(scope="module", autouse=True)
-def late_imports() -> None:
-    global TokenTree, build_tree
-    global CPU, torch, Tensor, attend_by_blocks, attend_fused, LEAST_KEYS, TreeLayout, lay_out
-    import torch
-    from torch import Tensor
-
-    from swarm.backends.local.learning.sharing.attention import attend_by_blocks, attend_fused
-    from swarm.backends.local.learning.sharing.tree import LEAST_KEYS, TokenTree, TreeLayout, build_tree, lay_out
-
-    CPU = torch.device("cpu")
-
+torch = Late("torch")
+attentions, trees = (Late(f"swarm.backends.local.learning.sharing.{name}") for name in ("attention", "tree"))
 
 DIM = 8
 SCALING = 0.3
@@ -40,11 +30,11 @@ def samples() -> st.SearchStrategy[list[list[int]]]:
     return groups.map(lambda chosen: [[*first, *end] for first, several in chosen for end in several])
 
 
-def tree_of(chosen: Sequence[Sequence[int]]) -> TokenTree:
-    return build_tree([np.asarray(sample) for sample in chosen])
+def tree_of(chosen: Sequence[Sequence[int]]) -> Any:
+    return trees.build_tree([np.asarray(sample) for sample in chosen])
 
 
-def ancestors(tree: TokenTree) -> Tensor:
+def ancestors(tree: Any) -> torch.Tensor:
     """[P, P]: whether the token of the line sees the token of the column."""
     visible_PP = torch.zeros(tree.tokens, tree.tokens, dtype=torch.bool)
     for path in tree.paths:
@@ -53,7 +43,7 @@ def ancestors(tree: TokenTree) -> Tensor:
     return visible_PP
 
 
-def pairs(layout: TreeLayout) -> Counter[tuple[int, int]]:
+def pairs(layout: Any) -> Counter[tuple[int, int]]:
     """How often a query meets a key in the calls of a layout."""
     found: Counter[tuple[int, int]] = Counter()
     for block in layout.blocks:
@@ -79,7 +69,7 @@ def test_each_token_meets_each_of_its_ancestors_once_and_nothing_else(
 ) -> None:
     tree = tree_of(chosen)
     expected = {(query, key) for query, key in ancestors(tree).nonzero().tolist()}
-    found = pairs(lay_out(tree, CPU, least_keys=least_keys))
+    found = pairs(trees.lay_out(tree, torch.device("cpu"), least_keys=least_keys))
     assert set(found) == expected
     assert set(found.values()) == {1}
 
@@ -88,22 +78,22 @@ def test_each_token_meets_each_of_its_ancestors_once_and_nothing_else(
 def test_a_prompt_in_common_is_read_in_place_if_that_saves_enough(least_keys: int | None, calls: int) -> None:
     prompt = [5] * 200
     tree = tree_of([[*prompt, 10 + repeat] for repeat in range(8)])
-    assert len(lay_out(tree, CPU, least_keys=least_keys).shared_keys) == calls
+    assert len(trees.lay_out(tree, torch.device("cpu"), least_keys=least_keys).shared_keys) == calls
 
 
-def fused(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout) -> Tensor:
-    return attend_fused(query, key, value, layout, SCALING)
+def fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Any) -> torch.Tensor:
+    return attentions.attend_fused(query, key, value, layout, SCALING)
 
 
-def by_blocks(query: Tensor, key: Tensor, value: Tensor, layout: TreeLayout) -> Tensor:
+def by_blocks(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: Any) -> torch.Tensor:
     """As on devices without the fused operation."""
     # What transformers asks the layer that calls its attention.
     layer: Any = SimpleNamespace(is_causal=True, num_key_value_groups=query.shape[1] // key.shape[1])
     states = (query.transpose(0, 1)[None], key.transpose(0, 1)[None], value.transpose(0, 1)[None])
-    return attend_by_blocks(layer, states, layout, SCALING)[0]
+    return attentions.attend_by_blocks(layer, states, layout, SCALING)[0]
 
 
-def dense(query: Tensor, key: Tensor, value: Tensor, visible_PP: Tensor) -> Tensor:
+def dense(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible_PP: torch.Tensor) -> torch.Tensor:
     sharing = query.shape[1] // key.shape[1]
     keys, values = (each.repeat_interleave(sharing, dim=1) for each in (key, value))
     scores = torch.einsum("phd,khd->hpk", query, keys) * SCALING
@@ -111,7 +101,7 @@ def dense(query: Tensor, key: Tensor, value: Tensor, visible_PP: Tensor) -> Tens
     return torch.einsum("hpk,khd->phd", weights, values)
 
 
-def states_of(tree: TokenTree, shared_by: int, dtype: torch.dtype) -> list[Tensor]:
+def states_of(tree: Any, shared_by: int, dtype: torch.dtype) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(tree.tokens)
     return [
         torch.randn(tree.tokens, heads, DIM, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
@@ -119,7 +109,9 @@ def states_of(tree: TokenTree, shared_by: int, dtype: torch.dtype) -> list[Tenso
     ]
 
 
-def output_and_gradients(attention: Callable[..., Tensor], states: Sequence[Tensor], *others: object) -> list[Tensor]:
+def output_and_gradients(
+    attention: Callable[..., torch.Tensor], states: Sequence[torch.Tensor], *others: object
+) -> list[torch.Tensor]:
     output = attention(*states, *others)
     towards = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).view(output.shape).to(output.dtype)
     return [output.detach(), *torch.autograd.grad(output, states, towards)]
@@ -134,7 +126,7 @@ def test_outputs_and_gradients_are_those_of_one_dense_mask(
     attention: Any, least_keys: int | None, chosen: list[list[int]], shared_by: int
 ) -> None:
     tree = tree_of(chosen)
-    layout = lay_out(tree, CPU, least_keys=least_keys).with_additive_masks(torch.float64)
+    layout = trees.lay_out(tree, torch.device("cpu"), least_keys=least_keys).with_additive_masks(torch.float64)
     states = states_of(tree, shared_by, torch.float64)
     found = output_and_gradients(attention, states, layout)
     expected = output_and_gradients(dense, states, ancestors(tree))
@@ -143,14 +135,15 @@ def test_outputs_and_gradients_are_those_of_one_dense_mask(
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_parts_are_joined_in_float32_whatever_the_model_computes_in(kind: str) -> None:
+def test_parts_are_joined_in_float32_whatever_the_model_computes_in_and_repeat_bit_for_bit(kind: str) -> None:
     dtype = getattr(torch, kind)
     prompt = [1] * 300
     tree = tree_of([[*prompt, *[2 + repeat] * 9] for repeat in range(8)])
-    layout = lay_out(tree, CPU).with_additive_masks(dtype)
+    layout = trees.lay_out(tree, torch.device("cpu")).with_additive_masks(dtype)
     assert layout.shared_keys
     states = states_of(tree, 2, dtype)
-    found = output_and_gradients(fused, states, layout)
+    found, again = (output_and_gradients(fused, states, layout) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
     exact = [state.detach().double().requires_grad_() for state in states]
     expected = output_and_gradients(dense, exact, ancestors(tree))
     # Half precision rounds what goes in and what comes out, to some thousandths.
@@ -160,18 +153,10 @@ def test_parts_are_joined_in_float32_whatever_the_model_computes_in(kind: str) -
         assert ((one.double() - other).norm() / other.norm()).item() < tolerance
 
 
-def test_attention_repeats_bit_for_bit() -> None:
-    tree = tree_of([[*[1] * 100, *[repeat % 5] * 7, repeat] for repeat in range(16)])
-    layout = lay_out(tree, CPU).with_additive_masks(torch.float32)
-    states = states_of(tree, 1, torch.float32)
-    first, second = (output_and_gradients(fused, states, layout) for _ in range(2))
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
 @pytest.mark.parametrize("widths", [(8, 4), (4, 8)])
 def test_values_may_be_of_another_width_than_keys(widths: tuple[int, int]) -> None:
     tree = tree_of([[*[1] * 40, *[repeat % 3] * 7, repeat] for repeat in range(9)])
-    layout = lay_out(tree, CPU).with_additive_masks(torch.float64)
+    layout = trees.lay_out(tree, torch.device("cpu")).with_additive_masks(torch.float64)
     assert layout.shared_keys
     query, key, value = states_of(tree, 2, torch.float64)
     of_keys, of_values = widths

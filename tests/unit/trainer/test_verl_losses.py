@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from changed_batches import with_episodes
+from late import Late
 from loss_matrix import combinations, job_with_loss
 from tiny_models import MakeBatch, MakeModel
 
@@ -14,24 +16,12 @@ from swarm.job import TrainJob
 from swarm.trainer.token_rows import build_rows
 from swarm.types import TrainBatch
 
+torch, plain, advantages = Late("torch"), Late("plain_gradients"), Late("swarm.trainer.advantages")
+tensordict, utils = Late("tensordict"), Late("verl.utils.tensordict_utils")
+sequences, ranks_losses = Late("swarm.backends.verl.driver.sequences"), Late("swarm.backends.verl.ranks.losses")
 
-@pytest.fixture(scope="module", autouse=True)
-def late_imports() -> None:
-    global torch, flat_gradient, learner_gradient, nudged, relative_error, TensorDict, RolloutCorrectionConfig
-    global assign_non_tensor, ActorConfig, PolicyLossConfig, Fields, build_sequences, padding_fields, policy_loss
-    global compute_advantages
-    import torch
-    from plain_gradients import flat_gradient, learner_gradient, nudged, relative_error
-    from tensordict import TensorDict
-    from verl.trainer.config.algorithm import RolloutCorrectionConfig
-    from verl.utils.tensordict_utils import assign_non_tensor
-    from verl.workers.config import ActorConfig, PolicyLossConfig
-
-    from swarm.backends.verl.driver.sequences import Fields, build_sequences, padding_fields
-    from swarm.backends.verl.ranks.losses import policy_loss
-    from swarm.trainer.advantages import compute_advantages
-
-
+Row = dict[str, Any]
+"""The tensors of a sequence by name."""
 OF_SEQUENCES = {"gspo", "geo_mean", "bypass_mode"}
 """Losses that judge a sequence, by its ratio or for rejection: a sample here, an episode in the local trainer."""
 OF_WHOLE_CALLS = {"clip_cov", "kl_cov"}
@@ -39,11 +29,7 @@ OF_WHOLE_CALLS = {"clip_cov", "kl_cov"}
 
 
 def without_forks(batch: TrainBatch) -> TrainBatch:
-    groups = tuple(
-        replace(group, episodes=tuple(replace(each, samples=each.samples[:1]) for each in group.episodes))
-        for group in batch.groups
-    )
-    return replace(batch, groups=groups)
+    return with_episodes(batch, lambda _number, each: replace(each, samples=each.samples[:1]))
 
 
 def token_logprobs(module: torch.nn.Module, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,36 +39,9 @@ def token_logprobs(module: torch.nn.Module, ids: torch.Tensor) -> tuple[torch.Te
     return torch.cat([picked, picked.new_zeros(1)]), -(logprobs.exp() * logprobs).sum(-1)
 
 
-def actor_config(job: TrainJob) -> ActorConfig:
-    return ActorConfig(
-        strategy="fsdp",
-        rollout_n=job.num_repeat,
-        use_dynamic_bsz=True,
-        clip_ratio_low=job.clip_ratio_low or job.clip_ratio,
-        clip_ratio_high=job.clip_ratio_high or job.clip_ratio,
-        policy_loss=PolicyLossConfig(
-            loss_mode=job.policy_loss,
-            dro_beta=job.dro_beta,
-            rollout_correction=RolloutCorrectionConfig(
-                rollout_is=None if job.rollout_is == "off" else job.rollout_is,
-                rollout_is_threshold=job.rollout_is_threshold,
-                rollout_rs=job.rollout_rs,
-                rollout_rs_threshold=job.rollout_rs_threshold,
-                loss_type=job.loss_type,
-            ),
-        ),
-        loss_agg_mode=str(job.loss_agg_mode),
-        loss_scale_factor=job.loss_scale_factor or job.max_response_length,
-        entropy_coeff=job.entropy_coeff,
-        use_kl_loss=job.use_kl_loss,
-        kl_loss_coef=job.kl_loss_coef,
-        kl_loss_type=job.kl_loss_type,
-    )
-
-
-def shares(rows: list[Fields], ranks: int, per_call: int) -> list[list[list[Fields]]]:
+def shares(rows: list[Row], ranks: int, per_call: int) -> list[list[list[Row]]]:
     """For each rank its microbatches, filled up so that all ranks have the same number of rows."""
-    filled = rows + [padding_fields(rows[0])] * (-len(rows) % ranks)
+    filled = rows + [sequences.padding_fields(rows[0])] * (-len(rows) % ranks)
     dealt = [filled[rank::ranks] for rank in range(ranks)]
     return [[own[start : start + per_call] for start in range(0, len(own), per_call)] for own in dealt]
 
@@ -99,27 +58,31 @@ def verl_gradient(
     """Policy loss and gradient as the ranks would average them."""
     job = job.resolve()
     rows = build_rows(batch)
-    sequences = build_sequences(
-        rows, compute_advantages(rows, job), {}, loss_agg_mode=str(job.loss_agg_mode), per_token_temperature=True
+    built = sequences.build_sequences(
+        rows,
+        advantages.compute_advantages(rows, job),
+        {},
+        loss_agg_mode=str(job.loss_agg_mode),
+        per_token_temperature=True,
     )
-    tokens = sum(sequence.tokens for sequence in sequences.trained)
-    config, losses = actor_config(job), list[torch.Tensor]()
+    tokens = sum(sequence.tokens for sequence in built.trained)
+    config, losses = plain.actor_config(job), list[torch.Tensor]()
     module.zero_grad()
-    for own in shares([sequence.fields for sequence in sequences.trained], ranks, per_call):
+    for own in shares([sequence.fields for sequence in built.trained], ranks, per_call):
         for fields in own:
             data, output = one_call(module, fields, reference)
-            assign_non_tensor(data, dp_size=ranks, batch_num_tokens=tokens, global_batch_size=len(rows))
-            total, metrics = policy_loss(config, output, data)
+            utils.assign_non_tensor(data, dp_size=ranks, batch_num_tokens=tokens, global_batch_size=len(rows))
+            total, metrics = ranks_losses.policy_loss(config, output, data)
             (total / ranks).backward()
             losses.append(torch.tensor(metrics["actor/pg_loss"].aggregate() / ranks))
-    return float(sum(losses)), flat_gradient(module)
+    return float(sum(losses)), plain.flat_gradient(module)
 
 
 def one_call(
-    module: torch.nn.Module, rows: Sequence[Fields], reference: torch.nn.Module | None
-) -> tuple[TensorDict, dict[str, Any]]:
+    module: torch.nn.Module, rows: Sequence[Row], reference: torch.nn.Module | None
+) -> tuple[Any, dict[str, Any]]:
     scored = [token_logprobs(module, fields["input_ids"]) for fields in rows]
-    given: list[Fields] = []
+    given: list[Row] = []
     for fields in rows:
         extra = {"old_log_probs": fields["rollout_log_probs"]}
         if reference is not None:
@@ -136,7 +99,7 @@ def one_call(
         else torch.nested.as_nested_tensor([fields[name] for fields in given], layout=torch.jagged)
         for name in given[0]
     }
-    return TensorDict(columns, batch_size=len(given)), {"log_probs": nested[0], "entropy": nested[1]}
+    return tensordict.TensorDict(columns, batch_size=len(given)), {"log_probs": nested[0], "entropy": nested[1]}
 
 
 @pytest.mark.parametrize(("policy_loss_name", "aggregation"), combinations("clip_cov"))
@@ -148,12 +111,12 @@ def test_gradient_is_the_local_trainers(
     batch = make_batch() if policy_loss_name not in OF_SEQUENCES else without_forks(make_batch())
     cuts = [(1, 100)] if policy_loss_name in OF_WHOLE_CALLS else [(1, 100), (2, 3)]
     model = make_model()
-    reference = nudged(model)
-    value, gradient = learner_gradient(model, job, batch, reference)
+    reference = plain.nudged(model)
+    value, gradient = plain.learner_gradient(model, job, batch, reference)
     for ranks, per_call in cuts:
         other, found = verl_gradient(model, job, batch, reference, ranks=ranks, per_call=per_call)
         assert other == pytest.approx(value, rel=1e-4, abs=1e-6)
-        assert relative_error(found, gradient) < 1e-4
+        assert plain.relative_error(found, gradient) < 1e-4
 
 
 @pytest.mark.parametrize("policy_loss_name", ["vanilla", "bypass_mode"])
@@ -166,4 +129,4 @@ def test_rows_that_fill_up_a_rank_change_nothing(
     for ranks in (3, 7):
         other, found = verl_gradient(model, job, batch, None, ranks=ranks, per_call=1)
         assert other == pytest.approx(value, rel=1e-4)
-        assert relative_error(found, gradient) < 1e-5
+        assert plain.relative_error(found, gradient) < 1e-5

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from changed_batches import with_episodes, with_samples
+from late import Late
 from tiny_models import MakeBatch
 
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, TrainBatch
 
-
-@pytest.fixture(scope="module", autouse=True)
-def late_imports() -> None:
-    global torch, Sequences, build_sequences, padding_fields, without_grammars, compute_advantages, mean_advantages
-    import torch
-
-    from swarm.backends.verl.driver.sequences import Sequences, build_sequences, padding_fields, without_grammars
-    from swarm.trainer.advantages import compute_advantages
-    from swarm.trainer.description import mean_advantages
+torch, driver = Late("torch"), Late("swarm.backends.verl.driver.sequences")
+advantages, description = Late("swarm.trainer.advantages"), Late("swarm.trainer.description")
 
 
 def sequences_of(
     batch: TrainBatch, *, per_token_temperature: bool = True, loss_agg_mode: str = "token-mean"
-) -> tuple[list[Row], Sequences]:
-    plain, constrained = without_grammars(batch)
+) -> tuple[list[Row], Any]:
+    plain, constrained = driver.without_grammars(batch)
     rows = build_rows(plain)
-    advantages_EL = compute_advantages(rows, TrainJob())
-    built = build_sequences(
+    advantages_EL = advantages.compute_advantages(rows, TrainJob())
+    built = driver.build_sequences(
         rows,
         advantages_EL,
         constrained,
@@ -38,17 +33,6 @@ def sequences_of(
         per_token_temperature=per_token_temperature,
     )
     return rows, built
-
-
-def with_samples(batch: TrainBatch, change: Callable[[Sample], Sample]) -> TrainBatch:
-    groups = tuple(
-        replace(
-            group,
-            episodes=tuple(replace(each, samples=tuple(map(change, each.samples))) for each in group.episodes),
-        )
-        for group in batch.groups
-    )
-    return replace(batch, groups=groups)
 
 
 @pytest.mark.parametrize("merged", [True, False])
@@ -79,7 +63,7 @@ def test_every_sampled_token_is_trained_once_with_what_was_recorded(make_batch: 
 def test_advantages_of_an_episode_are_shared_by_its_sequences(make_batch: MakeBatch) -> None:
     batch = make_batch()
     rows, built = sequences_of(batch)
-    expected = mean_advantages(rows, compute_advantages(rows, TrainJob()))
+    expected = description.mean_advantages(rows, advantages.compute_advantages(rows, TrainJob()))
     for sequence in built.trained:
         kept = sequence.fields["response_mask"].bool()
         own = sequence.fields["advantages"][kept].mean().item()
@@ -144,7 +128,7 @@ def test_mixed_temperatures_are_said_by_each_token_or_the_rarer_are_context(make
 
 def test_padding_has_the_same_fields_and_trains_nothing(make_batch: MakeBatch) -> None:
     fields = sequences_of(make_batch())[1].trained[0].fields
-    padding = padding_fields(fields)
+    padding = driver.padding_fields(fields)
     assert padding.keys() == fields.keys()
     assert {name: value.dtype for name, value in padding.items()} == {name: v.dtype for name, v in fields.items()}
     assert len(padding["prompts"]) == len(padding["responses"]) == 1
@@ -152,15 +136,10 @@ def test_padding_has_the_same_fields_and_trains_nothing(make_batch: MakeBatch) -
 
 
 def test_a_critic_is_told_each_turns_reward_at_its_end(make_batch: MakeBatch) -> None:
-    batch = make_batch(((1.0,), (0.5,)))
-    groups = tuple(
-        replace(
-            group,
-            episodes=tuple(replace(each, turn_rewards=tuple(0.25 for _ in range(9))) for each in group.episodes),
-        )
-        for group in batch.groups
+    batch = with_episodes(
+        make_batch(((1.0,), (0.5,))), lambda _number, each: replace(each, turn_rewards=tuple(0.25 for _ in range(9)))
     )
-    rows, built = sequences_of(replace(batch, groups=groups))
+    rows, built = sequences_of(batch)
     of_samples = [(row, sample) for row in rows for sample in row.samples]
     for sequence, (row, sample) in zip(built.trained, of_samples, strict=True):
         given = sequence.fields["rm_scores"][sequence.fields["response_mask"].bool()]

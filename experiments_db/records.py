@@ -457,13 +457,6 @@ class StudyRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class RunChanges(StudyRuns):
-    """The arms and runs of a study that were written after a revision. `revision` is the revision of the last write."""
-
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
 class LLMCall:
     """One request to a language model, whether it was answered or not; a retry is a call with the next `attempt`.
 

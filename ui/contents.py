@@ -6,7 +6,6 @@ Means follow the charter's rule; intervals and verdicts come from the researcher
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from experiments_db import (
     ArmFailure,
     BudgetKind,
     Experiment,
+    ExperimentStore,
     Finding,
     JsonObject,
-    Lease,
     LLMUsage,
     PlannerQuestion,
     RunMean,
@@ -32,8 +31,7 @@ from experiments_db import (
     StoredHypothesis,
     Study,
     StudyStatus,
-    StudyWork,
-    judge_work,
+    read_search_arms,
 )
 
 BASE, FINAL, TEST = "base", "final", "test"
@@ -85,7 +83,7 @@ class StudyContents:
     `analysis` is the researcher's last analysis of a plan that makes claims, as it stored it; empty before the first.
     `search_arms` are the arms as the search sees them; empty for a study that neither searches nor checks its
     transcripts. `confirmed` is the arm that the newest confirmation is about, and `questions` are those to an external
-    planner. `version` differs once anything of the study was written; `lease` is that of the process at work on it.
+    planner.
     """
 
     study: Study
@@ -99,16 +97,9 @@ class StudyContents:
     analysis: JsonObject
     used: Mapping[BudgetKind, float]
     usage: LLMUsage
-    version: tuple[Any, ...] = ()
-    lease: Lease | None = None
     search_arms: tuple[SearchArm, ...] = ()
     confirmed: str = ""
     questions: tuple[PlannerQuestion, ...] = ()
-
-    @property
-    def work(self) -> StudyWork:
-        """The work on the study: whether a process does any by now."""
-        return judge_work(self.study, self.lease, time.time())
 
     @property
     def document(self) -> JsonObject:
@@ -193,7 +184,14 @@ class StudyContents:
         Arms with a score come first, the disqualified after the others. Arms without a score come last, in the order
         of creation.
         """
-        return _rank(self)
+        scored = [_score_arm(self, arm, seeds) for arm, seeds in _seeds_by_arm(self)]
+        is_minimized = self.document.get("judged_by") in MINIMIZED or self.document.get("direction") == "minimize"
+        sign = 1.0 if is_minimized else -1.0
+
+        def rank(item: ArmScore) -> tuple[bool, bool, float]:
+            return item.mean is None, item.arm.name in self.disqualified, sign * (item.mean or 0.0)
+
+        return tuple(sorted(scored, key=rank))
 
     @cached_property
     def summaries(self) -> Mapping[str, Mapping[str, Any]]:
@@ -208,21 +206,32 @@ class StudyContents:
         return means
 
 
-def rank_arms(contents: StudyContents) -> tuple[ArmScore, ...]:
-    """Return every arm, best first, as `StudyContents.ranking` says."""
-    return contents.ranking
-
-
-def _rank(contents: StudyContents) -> tuple[ArmScore, ...]:
-    scored = [_score_arm(contents, arm, seeds) for arm, seeds in _seeds_by_arm(contents)]
-    is_minimized = contents.document.get("judged_by") in MINIMIZED or contents.document.get("direction") == "minimize"
-    sign = 1.0 if is_minimized else -1.0
-    out = contents.disqualified
-
-    def rank(item: ArmScore) -> tuple[bool, bool, float]:
-        return item.mean is None, item.arm.name in out, sign * (item.mean or 0.0)
-
-    return tuple(sorted(scored, key=rank))
+def read_contents(store: ExperimentStore, study_id: str) -> StudyContents:
+    """Return a study as it stands. Raises RecordNotFound for an unknown study, and other StoreErrors."""
+    study, charter = store.get_study(study_id), store.find_charter(study_id)
+    found = store.list_all_runs([study_id])
+    plans = store.list_plans(study_id)
+    exploring = {plan.iteration for plan in plans if plan.document.get("stage") == "explore"}
+    analyses = [item for item in store.list_analyses(study_id) if item.iteration not in exploring]
+    is_search = charter is not None and charter.document.get("search") is not None
+    is_checked = any(arm.manipulation is not None for arm in found.experiments)
+    confirmed = [plan.document["primary"][0] for plan in plans if plan.document.get("primary")]
+    return StudyContents(
+        study=study,
+        charter=charter,
+        hypotheses=tuple(store.list_hypotheses(study_id)),
+        experiments=found.experiments,
+        runs=found.runs,
+        evaluations=found.means,
+        findings=tuple(store.list_findings(study_id=study_id)),
+        decisions=tuple(store.list_decisions(study_id)),
+        analysis=analyses[-1].document if analyses else {},
+        used=store.sum_budget(study_id),
+        usage=store.sum_llm_usage(study_id),
+        search_arms=read_search_arms(store, study_id) if is_search or is_checked else (),
+        confirmed=confirmed[-1] if confirmed else "",
+        questions=tuple(store.list_questions(study_id)),
+    )
 
 
 def best_arm(contents: StudyContents) -> ArmScore | None:
@@ -232,7 +241,7 @@ def best_arm(contents: StudyContents) -> ArmScore | None:
     worth.
     """
     out = contents.disqualified
-    ranked = [item for item in rank_arms(contents) if item.mean is not None and item.arm.name not in out]
+    ranked = [item for item in contents.ranking if item.mean is not None and item.arm.name not in out]
     if contents.confirmed:
         ranked = [item for item in ranked if item.arm.is_baseline or item.arm.name == contents.confirmed]
     return next(iter(ranked), None)

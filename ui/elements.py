@@ -23,7 +23,7 @@ from experiments_db import (
     Verdict,
 )
 from ui import charts, formats, queries
-from ui.contents import ArmScore, StudyContents, best_arm, rank_arms
+from ui.contents import ArmScore, StudyContents, best_arm
 from ui.curves.series import Member
 
 Color = Literal["red", "orange", "yellow", "blue", "green", "violet", "gray"]
@@ -194,7 +194,7 @@ def show_silence(contents: StudyContents) -> None:
 
     The warning for a killed process appears once its lease has expired, a minute later.
     """
-    since = contents.work.silent_since
+    since = queries.work_on(database(), contents.study).silent_since
     if since is None:
         return
     st.warning(
@@ -236,7 +236,7 @@ def describe_score(contents: StudyContents, item: ArmScore) -> str:
 
 
 def show_baseline(contents: StudyContents) -> None:
-    baseline = next((item for item in rank_arms(contents) if item.arm.is_baseline), None)
+    baseline = next((item for item in contents.ranking if item.arm.is_baseline), None)
     if baseline is not None:
         show_metric(
             f"Baseline {formats.name(formats.shortened(baseline.arm.name, 48))}",

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+from copy import copy
+from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import pandas as pd
 import streamlit as st
@@ -21,6 +22,9 @@ from experiments_db import (
     InvalidRecord,
     RecordedTraining,
     ServerEvent,
+    Study,
+    StudyWork,
+    find_work,
     open_store,
 )
 from experiments_db.frames import (
@@ -29,16 +33,14 @@ from experiments_db.frames import (
     runs_of_studies_frame,
     training_curves_frame,
 )
-from ui.contents import StudyContents
-from ui.reading.answers import KeptAnswers, KeptStore
-from ui.reading.study_reader import StudyReader
+from ui.contents import StudyContents, read_contents
 from ui.tables.training_rows import BASICS, ListedTraining, rows_of, settings_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MAX_READERS = 32
-"""So many readers are kept; each holds the arms and the scores of one study."""
+MOST_ANSWERS, MOST_STUDIES = 64, 32
+"""So many answers and studies are kept, the ones asked for last. A page asks about twenty questions."""
 
 MOST_POINTS = 6000
 """Of one metric in a chart, all curves together."""
@@ -82,7 +84,7 @@ def resume_command(location: str, study_id: str) -> str:
 
 def open_database(location: str) -> ExperimentStore:
     """Return the store at `location`. Raises RecordNotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
-    return _open(location, _identity(location)).store
+    return _open(location, _identity(location))
 
 
 def _most_points(ids: Sequence[str]) -> int:
@@ -104,9 +106,28 @@ def _identity(location: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-@st.cache_resource(max_entries=8, show_spinner=False, on_release=KeptAnswers.close)
-def _open(location: str, identity: tuple[int, int] | None) -> KeptAnswers:
-    return KeptAnswers(open_store(location, read_only=True))
+@st.cache_resource(max_entries=8, show_spinner=False, on_release=lambda store: store.close())
+def _open(location: str, identity: tuple[int, int] | None) -> ExperimentStore:
+    return open_store(location, read_only=True)
+
+
+def _ask(location: str, question: Sequence[object], read: Callable[[ExperimentStore], T]) -> T:
+    """Return the answer to a question: the one that is kept, or else what `read` gives.
+
+    An answer is kept until the database changes, for all browser sessions. Lists, dictionaries and frames are shallow
+    copies, so that no page changes those of another.
+    """
+    store = open_database(location)
+    # The version comes first: a change while the answer is read makes it one of an older version.
+    answer: Any = _answer(location, _identity(location), store.read_version(), question, lambda: read(store))
+    return cast(T, copy(answer)) if isinstance(answer, list | dict | pd.DataFrame) else answer
+
+
+@st.cache_resource(max_entries=MOST_ANSWERS, show_spinner=False)
+def _answer(
+    location: str, identity: tuple[int, int] | None, version: str, question: Sequence[object], _read: Callable[[], Any]
+) -> Any:
+    return _read()
 
 
 def _kept(read: Callable[Concatenate[ExperimentStore, P], T]) -> Callable[Concatenate[str, P], T]:
@@ -114,11 +135,22 @@ def _kept(read: Callable[Concatenate[ExperimentStore, P], T]) -> Callable[Concat
 
     @wraps(read)
     def ask(location: str, *args: P.args, **kwargs: P.kwargs) -> T:
-        answers = _open(location, _identity(location))
-        question = (read.__name__, args, tuple(sorted(kwargs.items())))
-        return answers.ask(question, partial(read, answers.store, *args, **kwargs))
+        return _ask(location, (read.__name__, args, kwargs), lambda store: read(store, *args, **kwargs))
 
     return ask
+
+
+class _KeptStore:
+    """A store whose methods give kept answers."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            return _ask(self._location, (name, args, kwargs), lambda store: getattr(store, name)(*args, **kwargs))
+
+        return ask
 
 
 def label_training(location: str, training_id: str, tags: Sequence[str], note: str) -> None:
@@ -128,28 +160,30 @@ def label_training(location: str, training_id: str, tags: Sequence[str], note: s
 
 
 def store(location: str) -> ExperimentStore:
-    """Return the store at `location`, whose answers are kept until the database changes. Raises StoreError.
-
-    Arguments must be hashable: a tuple of ids, not a list.
-    """
-    return cast(ExperimentStore, KeptStore(_open(location, _identity(location))))
+    """Return the store at `location`, whose answers are kept until the database changes. Raises StoreError."""
+    return cast(ExperimentStore, _KeptStore(location))
 
 
 def load_study(location: str, study_id: str) -> StudyContents:
     """Return a study as it stands. Raises RecordNotFound."""
-    identity = _identity(location)
-    return _open(location, identity).ask(("load_study", study_id), _reader(location, identity, study_id).read)
+    # The version comes first: what is written meanwhile is then read again, never missed.
+    return _study(location, _identity(location), study_id, store(location).read_study_version(study_id))
+
+
+@st.cache_resource(max_entries=MOST_STUDIES, show_spinner=False)
+def _study(location: str, identity: tuple[int, int] | None, study_id: str, version: object) -> StudyContents:
+    return read_contents(_open(location, identity), study_id)
+
+
+def work_on(location: str, study: Study) -> StudyWork:
+    """Return whether a process works on the study by now."""
+    return find_work(store(location), study)
 
 
 def study_token(location: str, study_id: str) -> object:
     """Return what differs once anything of a study was written, or a process began or ceased to work on it."""
-    contents = load_study(location, study_id)
-    return contents.version, contents.work.is_at_work
-
-
-@st.cache_resource(max_entries=MAX_READERS, show_spinner=False)
-def _reader(location: str, identity: tuple[int, int] | None, study_id: str) -> StudyReader:
-    return StudyReader(_open(location, identity).store, study_id)
+    is_at_work = work_on(location, load_study(location, study_id).study).is_at_work
+    return store(location).read_study_version(study_id), is_at_work
 
 
 @_kept

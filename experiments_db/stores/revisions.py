@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Select, Text, bindparam, cast, func, select
 
 from experiments_db.errors import RecordNotFound
-from experiments_db.records import Changes, RunChanges, RunMean, StudyRuns
+from experiments_db.records import Changes, RunMean, StudyRuns
 from experiments_db.stores.base import StoreBase, read
 from experiments_db.tables import (
     ANALYSES,
@@ -76,47 +76,29 @@ class RevisionStore(StoreBase):
             newer = connection, study_id, after
             return Changes(revision, _newer(EXPERIMENTS, *newer), _newer(PLANS, *newer), _newer(RUNS, *newer))
 
-    def list_run_changes(self, study_id: str, *, after: int = 0) -> RunChanges:
-        """Return what `list_changes` does of arms and runs, in short: nothing of a run that is long is read."""
-        with self._read() as connection:
-            # The counter comes first: a write between the statements is then read again, never missed.
-            revision = _revision_of(connection, study_id)
-            if 0 < revision == after:
-                return RunChanges((), (), (), revision)
-            newer = connection, study_id, after
-            means = connection.execute(_newer_means(), {"study_id": study_id, "after": after})
-            return RunChanges(
-                _newer(EXPERIMENTS, *newer),
-                _newer(RUN_SUMMARIES, *newer),
-                tuple(RunMean(*mean) for mean in means),
-                revision,
-            )
-
     def list_all_runs(self, study_ids: Collection[str]) -> StudyRuns:
-        """Return the arms, the runs in short and the mean scores of several studies, the newest study first."""
+        """Return the arms, the runs in short and the mean scores of several studies, the newest study first.
+
+        Nothing of a run that is long is read.
+        """
         arms = EXPERIMENTS.select(EXPERIMENTS.c.study_id.in_(study_ids))
         runs = RUN_SUMMARIES.select(RUNS.c.study_id.in_(study_ids))
-        means = _select_means().where(RUNS.c.study_id.in_(study_ids))
+        score = EVALUATIONS.c
+        means = (
+            select(score.run_id, score.phase, score.split, score.mean)
+            .join(RUNS.table, RUNS.c.id == score.run_id)
+            .where(RUNS.c.study_id.in_(study_ids))
+            .order_by(score.id)
+        )
         with self._read() as connection:
             return StudyRuns(
-                read(connection, EXPERIMENTS, arms),
+                read(connection, EXPERIMENTS, arms.order_by(EXPERIMENTS.c.created_at, EXPERIMENTS.c.id)),
                 read(connection, RUN_SUMMARIES, runs.order_by(RUNS.c.study_id.desc(), RUNS.c.created_at, RUNS.c.id)),
                 tuple(RunMean(*mean) for mean in connection.execute(means)),
             )
 
 
-def _select_means() -> Select[*tuple[Any, ...]]:
-    score = EVALUATIONS.c
-    means = select(score.run_id, score.phase, score.split, score.mean)
-    return means.join(RUNS.table, RUNS.c.id == score.run_id).order_by(score.id)
-
-
 # Building such a statement takes longer than running it.
-@cache
-def _newer_means() -> Select[*tuple[Any, ...]]:
-    return _select_means().where(RUNS.c.study_id == bindparam("study_id"), RUNS.c.revision > bindparam("after"))
-
-
 @cache
 def _select_newer(rows: Rows[Any]) -> Select[*tuple[Any, ...]]:
     newer = rows.c.study_id == bindparam("study_id"), rows.c.revision > bindparam("after")

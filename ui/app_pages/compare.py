@@ -13,7 +13,7 @@ import streamlit as st
 from experiments_db import Experiment, JsonObject, RunSummary
 from ui import comparison, differences, elements, formats, queries
 from ui.comparison import ScoredItem
-from ui.contents import FINAL, ArmScore, StudyContents, rank_arms
+from ui.contents import FINAL, ArmScore, StudyContents
 from ui.curves import view
 from ui.curves.series import Series
 
@@ -41,7 +41,7 @@ def ids_in_address(name: str) -> list[str]:
 
 def choose_arms(contents: StudyContents) -> list[ComparedItem]:
     """Return the arms in the address, or the best arms, and write the user's choice to the address."""
-    ranked = {item.arm.id: item for item in rank_arms(contents)}
+    ranked = {item.arm.id: item for item in contents.ranking}
     names = unique({arm_id: formats.printable(item.arm.name) for arm_id, item in ranked.items()})
     asked = [arm_id for arm_id in ids_in_address("arms") if arm_id in ranked]
     st.session_state["arm_choice"] = asked or list(ranked)[:ARMS_AT_FIRST]
@@ -104,7 +104,7 @@ def show_scores(studies: list[StudyContents], items: list[ComparedItem]) -> None
         if (item.phase, item.split) == (FINAL, contents.search_split)
     }
     seeds = {run.id: run.seed for contents in studies for run in contents.runs}
-    intervals = {item.arm.id: item for contents in studies for item in rank_arms(contents)}
+    intervals = {item.arm.id: item for contents in studies for item in contents.ranking}
     rows: list[elements.RankedItem] = []
     for item in items:
         dots = tuple((seeds[run_id], finals[run_id]) for run_id in item.run_ids if run_id in finals)
@@ -159,7 +159,7 @@ def scored_runs(contents: StudyContents) -> list[ScoredItem]:
     """Return every scored run of the study, with the factors of its arm."""
     return [
         ScoredItem(f"{item.arm.name} seed {score.seed}", score.final, item.arm.factors, score.seed)
-        for item in rank_arms(contents)
+        for item in contents.ranking
         for score in item.seeds
     ]
 

@@ -19,7 +19,7 @@ from experiments_db import (
     StudyStatus,
 )
 from ui import elements, formats, live, queries, study_files
-from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm, rank_arms
+from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm
 from ui.study_parts import calls_view, notebook_view, plan_view, progress_view, search_view
 
 EVENT_LIMITS = (200, 1000, 5000)
@@ -203,7 +203,7 @@ def verdict_column() -> Any:
 
 
 def show_results(contents: StudyContents) -> None:
-    ranked = list(rank_arms(contents))
+    ranked = list(contents.ranking)
     st.subheader("Ranking", anchor=False)
     show_ranking(contents, ranked)
     if ranked:

@@ -6,7 +6,7 @@ import streamlit as st
 
 from experiments_db import Experiment, StoredHypothesis
 from ui import elements, formats
-from ui.contents import ArmScore, StudyContents, rank_arms
+from ui.contents import ArmScore, StudyContents
 
 
 def show_arm_line(contents: StudyContents, item: ArmScore, depth: int) -> None:
@@ -22,7 +22,7 @@ def show_arm_line(contents: StudyContents, item: ArmScore, depth: int) -> None:
 
 def show_tree(contents: StudyContents) -> None:
     """Show hypotheses with the arms that test them, each arm under its parent if that is in the same group."""
-    scores = {item.arm.id: item for item in rank_arms(contents)}
+    scores = {item.arm.id: item for item in contents.ranking}
     groups: list[tuple[str | None, str, str]] = [
         (item.id, " ".join([formats.plain(item.statement), *verdict_badge(item)]), item.rationale)
         for item in contents.hypotheses

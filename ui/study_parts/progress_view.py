@@ -140,7 +140,7 @@ def show_time_left(contents: StudyContents, runs: list[PlannedRun], points: Mapp
     over = sum(item.run is not None and item.run.status.is_over for item in runs)
     words = f"{over} of {formats.count(len(runs), 'training')} of this plan"
     left = seconds_left(runs, points, time.time())
-    if left is not None and over < len(runs) and contents.work.is_at_work:
+    if left is not None and over < len(runs) and queries.work_on(elements.database(), contents.study).is_at_work:
         words += f", about {formats.duration(left)} left"
     st.progress(over / len(runs) if runs else 0.0, text=words)
 

@@ -9,8 +9,7 @@ from explorer_samples import words
 from exploring_study import BASELINE, MENDED, PRETENDER, WINNER, WITHOUT_AGENT, ExploringStudy, complete_study
 
 from experiments_db import ArmFailure, lay_out_experiments, open_store, read_search_arms
-from ui.contents import best_arm, rank_arms
-from ui.reading.study_reader import StudyReader
+from ui.contents import best_arm, read_contents
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +53,8 @@ def test_the_notebook_section_has_notes_reviews_and_questions(open_page, searche
 
 def test_scores_and_ranking_come_from_full_runs_alone(searched: Path) -> None:
     with open_store(searched, read_only=True) as store:
-        contents = StudyReader(store, store.list_studies()[0].id).read()
-    ranked = [item for item in rank_arms(contents) if item.mean is not None]
+        contents = read_contents(store, store.list_studies()[0].id)
+    ranked = [item for item in contents.ranking if item.mean is not None]
     assert all(len(item.seeds) == 3 for item in ranked) and len(ranked) == 4
     assert (len(contents.claiming), len(contents.short)) == (12, 16)
     best = best_arm(contents)

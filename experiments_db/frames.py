@@ -23,7 +23,6 @@ from experiments_db.records import (
     Finding,
     LLMCall,
     MetricPoint,
-    MetricSpan,
     NotebookEntry,
     PlannerQuestion,
     ProgramTrial,
@@ -107,7 +106,7 @@ def metrics_frame(
 
 def curves_frame(
     store: ExperimentStore,
-    run_ids: Collection[str],
+    owner_ids: Collection[str],
     names: Collection[str],
     *,
     most: int,
@@ -115,29 +114,14 @@ def curves_frame(
 ) -> pd.DataFrame:
     """Return metric curves in long format, at most `most` rows per curve, of all steps or those of `steps`.
 
-    Each row covers a span of steps. Its columns are run_id, name, step (the first of the span), steps (their number),
-    value (their mean), low and high (their range), missing (how many values were not finite) and recorded_at.
+    Each row covers a span of steps. Its columns are run_id (a run or a recorded training), name, step (the first of the
+    span), steps (their number), value (their mean), low and high (their range), missing (how many values were not
+    finite) and recorded_at.
     """
-    return _spans_frame(store.sample_metrics(run_ids, names, most=most, steps=steps))
-
-
-def training_curves_frame(
-    store: ExperimentStore,
-    training_ids: Collection[str],
-    names: Collection[str],
-    *,
-    most: int,
-    steps: tuple[int, int] | None = None,
-) -> pd.DataFrame:
-    """Return metric curves of recorded trainings like `curves_frame`; `run_id` is the training's id."""
-    return _spans_frame(store.sample_training_metrics(training_ids, names, most=most, steps=steps))
-
-
-def _spans_frame(spans: Iterable[MetricSpan]) -> pd.DataFrame:
     rows = [
         (item.run_id, item.name, item.first_step, item.last_step - item.first_step + 1, item.mean, item.low, item.high,
          item.missing, item.recorded_at)
-        for item in spans
+        for item in store.sample_metrics(owner_ids, names, most=most, steps=steps)
     ]  # fmt: skip
     columns = ["run_id", "name", "step", "steps", "value", "low", "high", "missing", "recorded_at"]
     numbers = dict.fromkeys(("value", "low", "high", "recorded_at"), "float64")

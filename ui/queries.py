@@ -31,7 +31,6 @@ from experiments_db.frames import (
     curves_frame,
     llm_calls_frame,
     runs_of_studies_frame,
-    training_curves_frame,
 )
 from ui.contents import StudyContents, read_contents
 from ui.tables.training_rows import BASICS, ListedTraining, rows_of, settings_of
@@ -85,11 +84,6 @@ def resume_command(location: str, study_id: str) -> str:
 def open_database(location: str) -> ExperimentStore:
     """Return the store at `location`. Raises RecordNotFound, SchemaMismatch, InvalidRecord or StoreUnavailable."""
     return _open(location, _identity(location))
-
-
-def _most_points(ids: Sequence[str]) -> int:
-    """Return how many points each of these curves may have."""
-    return min(FINEST_POINTS, max(FEWEST_POINTS, MOST_POINTS // max(1, len(ids))))
 
 
 def _identity(location: str) -> tuple[int, int] | None:
@@ -194,10 +188,18 @@ def llm_calls(store: ExperimentStore, study_id: str) -> pd.DataFrame:
 
 @_kept
 def curves(
-    store: ExperimentStore, run_ids: tuple[str, ...], names: tuple[str, ...], steps: tuple[int, int] | None = None
+    store: ExperimentStore,
+    ids: Sequence[str],
+    names: Sequence[str],
+    steps: tuple[int, int] | None = None,
+    most: int = 0,
 ) -> pd.DataFrame:
-    """Return curves with one row per step, or per span of steps where there are too many steps to draw."""
-    return curves_frame(store, run_ids, names, most=_most_points(run_ids), steps=steps)
+    """Return curves of runs or trainings, one row per step, or per span of steps.
+
+    A curve has at most `most` rows, by default as many as can be drawn of so many curves.
+    """
+    most = most or min(FINEST_POINTS, max(FEWEST_POINTS, MOST_POINTS // max(1, len(ids))))
+    return curves_frame(store, ids, names, most=most, steps=steps)
 
 
 @_kept
@@ -216,7 +218,7 @@ def training_columns(store: ExperimentStore) -> list[str]:
     """Return the names of all values of the newest trainings: basics, then settings, then metrics."""
     trainings = store.list_trainings(limit=MOST_TRAININGS)
     settings = sorted({name for training in trainings for name in settings_of(training)})
-    metrics = store.training_metric_names([training.id for training in trainings])
+    metrics = store.metric_names([training.id for training in trainings])
     return list(dict.fromkeys([*BASICS, *settings, *metrics]))
 
 
@@ -226,18 +228,6 @@ def training_rows(store: ExperimentStore, names: tuple[str, ...]) -> list[Listed
     trainings = store.list_trainings(limit=MOST_TRAININGS)
     ids = [training.id for training in trainings]
     return rows_of(trainings, store.latest_training_metrics(ids, names))
-
-
-@_kept
-def training_curves(
-    store: ExperimentStore,
-    training_ids: tuple[str, ...],
-    names: tuple[str, ...],
-    steps: tuple[int, int] | None = None,
-    most: int = 0,
-) -> pd.DataFrame:
-    """Return curves of at most `most` points, by default as many as can be drawn of so many trainings."""
-    return training_curves_frame(store, training_ids, names, most=most or _most_points(training_ids), steps=steps)
 
 
 @_kept

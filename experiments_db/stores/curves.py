@@ -45,9 +45,9 @@ def select_curves(points: Rows[Any]) -> Select[*tuple[Any, ...]]:
     return select(curves.c.owner, curves.c.name).where(curves.c.name.is_not(None))
 
 
-def read_names(connection: Connection, points: Rows[Any], owner_ids: Collection[str]) -> list[str]:
-    """Return the names of the curves that any of these runs or trainings has, sorted."""
-    return sorted({name for _, name in connection.execute(select_curves(points), {"owner_ids": list(owner_ids)})})
+def read_names(connection: Connection, points: Rows[Any], owner_ids: Collection[str]) -> set[str]:
+    """Return the names of the curves that any of these runs or trainings has."""
+    return {name for _, name in connection.execute(select_curves(points), {"owner_ids": list(owner_ids)})}
 
 
 def select_last(points: Rows[Any], curves: FromClause) -> Select[*tuple[Any, ...]]:

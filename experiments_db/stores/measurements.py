@@ -24,7 +24,7 @@ from experiments_db.records import (
     MetricSpan,
 )
 from experiments_db.stores.base import StoreBase, check_finite, check_text, insert_rows, put, renumber, require
-from experiments_db.stores.curves import Steps, read_names, read_spans, select_last
+from experiments_db.stores.curves import OWNERS, Steps, read_names, read_spans, select_last
 from experiments_db.tables import EPISODES, EVALUATION_SUMMARIES, EVALUATIONS, METRIC_POINTS, RUNS, Rows
 
 EvaluationT = TypeVar("EvaluationT", bound=EvaluationSummary)
@@ -78,16 +78,23 @@ class MeasurementStore(StoreBase):
         return self._list(METRIC_POINTS, METRIC_POINTS.c.run_id.in_(run_ids), *of_names)
 
     def sample_metrics(
-        self, run_ids: Collection[str], names: Collection[str], *, most: int, steps: Steps | None = None
+        self, owner_ids: Collection[str], names: Collection[str], *, most: int, steps: Steps | None = None
     ) -> list[MetricSpan]:
-        """Return these curves in spans, as `read_spans` does: all steps, or from the first to the last of `steps`."""
-        with self._read() as connection:
-            return read_spans(connection, METRIC_POINTS, run_ids, names, most=most, steps=steps)
+        """Return these curves of runs or trainings in spans, as `read_spans` does.
 
-    def metric_names(self, run_ids: Collection[str]) -> list[str]:
-        """Return the names of the curves that any of these runs has, sorted."""
+        All steps are read, or those from the first to the last of `steps`.
+        """
         with self._read() as connection:
-            return read_names(connection, METRIC_POINTS, run_ids)
+            return [
+                span
+                for points in OWNERS
+                for span in read_spans(connection, points, owner_ids, names, most=most, steps=steps)
+            ]
+
+    def metric_names(self, owner_ids: Collection[str]) -> list[str]:
+        """Return the names of the curves that any of these runs or trainings has, sorted."""
+        with self._read() as connection:
+            return sorted({name for points in OWNERS for name in read_names(connection, points, owner_ids)})
 
     def latest_points(self, run_ids: Collection[str], name: str) -> dict[str, MetricPoint]:
         """Return the point of the highest step of one curve, by run; a run without that curve is left out."""

@@ -12,9 +12,9 @@ from typing import Any, TypedDict, Unpack
 from sqlalchemy import Connection, delete
 
 from experiments_db.errors import InvalidRecord
-from experiments_db.records import JsonObject, MetricSpan
+from experiments_db.records import JsonObject
 from experiments_db.stores.base import StoreBase, change, insert_rows, new_id, put, require
-from experiments_db.stores.curves import Steps, read_names, read_spans, select_curves, select_last
+from experiments_db.stores.curves import select_curves, select_last
 from experiments_db.tables import (
     SERVER_EVENTS,
     SYSTEM_POINTS,
@@ -113,18 +113,6 @@ class TrainingStore(StoreBase):
         """Return the newest training that was launched under this key, such as a run's `idempotency_key`."""
         found = self._list(TRAININGS, order=(TRAININGS.c.begun_at.desc(),), limit=1, launch_key=launch_key)
         return found[0] if found else None
-
-    def training_metric_names(self, training_ids: Collection[str]) -> list[str]:
-        """Return the names of the curves that any of these trainings has, sorted."""
-        with self._read() as connection:
-            return read_names(connection, TRAINING_POINTS, training_ids)
-
-    def sample_training_metrics(
-        self, training_ids: Collection[str], names: Collection[str], *, most: int, steps: Steps | None = None
-    ) -> list[MetricSpan]:
-        """Return these curves in spans, as `read_spans` does: all steps, or from the first to the last of `steps`."""
-        with self._read() as connection:
-            return read_spans(connection, TRAINING_POINTS, training_ids, names, most=most, steps=steps)
 
     def latest_training_metrics(
         self, training_ids: Collection[str], names: Collection[str]

@@ -70,7 +70,7 @@ def recorded(tmp_path: Path, *, step: int, trainings: int = 1, status: str | Non
 
 
 def rewards(store: ExperimentStore, training_id: str) -> list[tuple[int, float | None]]:
-    spans = store.sample_training_metrics([training_id], ["critic/score/mean"], most=100)
+    spans = store.sample_metrics([training_id], ["critic/score/mean"], most=100)
     return [(span.first_step, span.mean) for span in spans]
 
 

@@ -125,10 +125,7 @@ def show_curves(studies: list[StudyContents], items: list[ComparedItem]) -> None
         for item in items
         if item.run_ids
     ]
-    run_ids = tuple(member.id for each in series for member in each.members)
-    names = elements.store().metric_names(run_ids)
-    read = partial(queries.curves, elements.database())
-    view.show_curves(series, names, read, first=(TRUE_GRADE, "eval/mean", "actor/entropy"))
+    view.show_curves(series, first=(TRUE_GRADE, "eval/mean", "actor/entropy"))
     if any(len(item.run_ids) > MOST_MEMBERS for item in items):
         st.caption(f"The curve of an arm is the mean of its first {MOST_MEMBERS} runs.")
 

@@ -81,7 +81,7 @@ def show_running(trainings: Sequence[RecordedTraining], studies: Sequence[Study]
         st.caption("Nothing is running.")
         return
     ids = tuple(training.id for training in trainings[:MOST_CARDS])
-    points = queries.training_curves(elements.database(), ids, (REWARD,), most=POINTS)
+    points = queries.curves(elements.database(), ids, (REWARD,), most=POINTS)
     scores = elements.store().latest_training_metrics(ids, (HELD_OUT,))
     with st.grid(3, min_column_width=320):
         for study in studies[:MOST_CARDS]:

@@ -12,7 +12,7 @@ from ui import differences, elements, episode_search, episode_view, formats, liv
 from ui.artifacts.view import show_files_of_run
 from ui.contents import BASE, FINAL, TEST, StudyContents
 from ui.curves.series import Series
-from ui.curves.view import show_curves as show_curves_of
+from ui.curves.view import show_curves
 from ui.episode_search import EpisodeOwner
 
 
@@ -83,12 +83,6 @@ def show_figures(contents: StudyContents, run: Run) -> None:
         version = formats.MISSING if run.final_weight_version is None else str(run.final_weight_version)
         elements.show_metric("Weight version", version, help="Steps trained, by the version served at the end.")
         elements.show_metric("Duration", formats.duration(run.duration_s))
-
-
-def show_curves(run: Run, label: str) -> None:
-    series = Series(label, (elements.member_of(run),))
-    names = elements.store().metric_names((run.id,))
-    show_curves_of([series], names, partial(queries.curves, elements.database()))
 
 
 def show_config(contents: StudyContents, run: Run, arm: Experiment) -> None:
@@ -217,7 +211,7 @@ def show_run(run_id: str) -> None:
         show_head(contents, run, arm)
         show_figures(contents, run)
         sections = {
-            "Curves": partial(show_curves, run, arm.name),
+            "Curves": partial(show_curves, [Series(arm.name, (elements.member_of(run),))]),
             "Config": partial(show_config, contents, run, arm),
             "Code": partial(show_code, contents, arm),
             "Log": partial(show_log, run),

@@ -12,8 +12,9 @@ import streamlit as st
 from experiments_db import LONGEST_NOTE, MOST_TAGS, RecordedTraining
 from ui import charts, elements, episode_view, formats, live, queries
 from ui.artifacts.view import show_files_of_training
-from ui.curves import drawing, view
+from ui.curves import drawing
 from ui.curves.series import time_unit
+from ui.curves.view import show_curves
 from ui.episode_search import EpisodeOwner, show_search
 from ui.tables.training_rows import OVER, rows_of, series_of
 
@@ -81,12 +82,6 @@ def until(training: RecordedTraining) -> float:
         return time.time()
     events = elements.store().list_server_events(training.id, limit=1)
     return events[0].recorded_at if events else training.updated_at
-
-
-def show_curves(training: RecordedTraining) -> None:
-    names = elements.store().training_metric_names((training.id,))
-    read = partial(queries.training_curves, elements.database())
-    view.show_curves(series_of([*rows_of([training], {})]), names, read)
 
 
 def show_scores(training: RecordedTraining) -> None:
@@ -160,7 +155,7 @@ def show_training(training_id: str) -> None:
         show_labels(training)
         show_figures(training)
         sections = {
-            "Curves": partial(show_curves, training),
+            "Curves": partial(show_curves, series_of(rows_of([training], {}))),
             "Held-out scores": partial(show_scores, training),
             "Trained episodes": partial(show_search, EpisodeOwner("training", training.id)),
             "Settings": partial(show_settings, training),

@@ -74,7 +74,7 @@ def table_of(rows: Sequence[ListedTraining], columns: Sequence[str]) -> list[dic
 def read_sparklines(rows: Sequence[ListedTraining]) -> dict[str, list[float]]:
     """Return the rewards of these trainings, as many as a small picture shows."""
     ids = tuple(row.id for row in rows)
-    points = queries.training_curves(elements.database(), ids, (REWARD,), most=SPARKLINE_POINTS)
+    points = queries.curves(elements.database(), ids, (REWARD,), most=SPARKLINE_POINTS)
     return {
         str(training_id): [round(value, 4) for value in curve["value"].dropna()]
         for training_id, curve in points.groupby("run_id")
@@ -139,7 +139,7 @@ def show_trainings() -> None:
         compared = chosen or rows
         configs = [(each.label, row.training.settings) for row, each in zip(shown, series, strict=True)]
         sections = {
-            "Curves": partial(show_curves_of, series),
+            "Curves": partial(show_curves, series, first=FIRST_METRICS),
             "Settings": partial(comparison.show_differing, configs, same="The settings are the same."),
             "Parallel coordinates": partial(show_parallel, compared, series_of(compared)),
             "Effects of settings": partial(show_effects, compared, series_of(compared)),
@@ -155,13 +155,7 @@ def show_groups(view: ListView, rows: Sequence[ListedTraining]) -> None:
         Series(label, tuple(member for each in series_of(groups[label]) for member in each.members))
         for label in listing.choose_groups(groups, numbers, noun="Trainings")
     ]
-    show_curves_of(series)
-
-
-def show_curves_of(series: Sequence[Series]) -> None:
-    ids = tuple(member.id for each in series for member in each.members)
-    names = elements.store().training_metric_names(ids)
-    show_curves(series, names, partial(queries.training_curves, elements.database()), first=FIRST_METRICS)
+    show_curves(series, first=FIRST_METRICS)
 
 
 def token() -> list[RecordedTraining]:

@@ -6,7 +6,7 @@ All choices are in the address, so that a link shows the same charts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from ui import charts, elements, formats
+from ui import charts, elements, formats, queries
 from ui.curves import drawing
 from ui.curves.series import COUNTED, Axis, Series, combine, early_ends, numbers_of, place, steps_between, time_unit
 
@@ -26,9 +26,6 @@ MOST_KEPT = 64
 """So many charts are kept, the ones shown last."""
 
 TITLES = {Axis.STEPS: "step", Axis.TOKENS: "tokens trained", Axis.EPISODES: "episodes"}
-
-Reader = Callable[[tuple[str, ...], tuple[str, ...], tuple[int, int] | None], pd.DataFrame]
-"""Returns the points of these ids and metrics, of all steps or of a part of them, as frames.curves_frame does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +39,12 @@ class _Choice:
     zoom: tuple[float, float] | None
 
 
-def show_curves(
-    series: Sequence[Series], names: Sequence[str], read: Reader, *, first: Sequence[str] = FIRST_METRICS
-) -> None:
-    """Show the controls, and a chart for each chosen metric of these `names`; all charts have the same x axis."""
+def show_curves(series: Sequence[Series], *, first: Sequence[str] = FIRST_METRICS) -> None:
+    """Show the controls, and a chart for each metric that is chosen; all charts have the same x axis.
+
+    The metrics `first` are shown before the user chooses.
+    """
+    names = elements.store().metric_names(_ids_of(series))
     if not names:
         st.caption("No step has been recorded yet.")
         return
@@ -55,7 +54,7 @@ def show_curves(
             f":orange[The first {drawing.MOST_SERIES} of {len(series)} are drawn.] Filter or group to see the others."
         )
         series = series[: drawing.MOST_SERIES]
-    placed = _read(series, choice, read)
+    placed = _read(series, choice)
     if placed.empty:
         st.caption(_reason_for_nothing(choice))
         return
@@ -94,16 +93,20 @@ def _zoom(key: str, unit: float) -> None:
         st.query_params["zoom"] = ",".join(f"{max(0.0, value * unit):.6g}" for value in chosen)
 
 
-def _read(series: Sequence[Series], choice: _Choice, read: Reader) -> pd.DataFrame:
+def _ids_of(series: Sequence[Series]) -> list[str]:
+    return [member.id for each in series for member in each.members]
+
+
+def _read(series: Sequence[Series], choice: _Choice) -> pd.DataFrame:
     """Return the placed points. A part that is zoomed into is read again, in finer spans."""
-    ids = tuple(member.id for each in series for member in each.members)
+    read = partial(queries.curves, elements.database(), _ids_of(series))
     counted = COUNTED.get(choice.axis)
-    counts = read(ids, (counted,), None) if counted else pd.DataFrame()
-    placed = place(read(ids, choice.metrics, None), choice.axis, series, counts)
+    counts = read((counted,)) if counted else pd.DataFrame()
+    placed = place(read(choice.metrics), choice.axis, series, counts)
     if choice.zoom is None or placed.empty:
         return placed
     low, high = steps_between(placed, *choice.zoom)
-    return place(read(ids, choice.metrics, (low, high)), choice.axis, series, counts)
+    return place(read(choice.metrics, (low, high)), choice.axis, series, counts)
 
 
 def _reason_for_nothing(choice: _Choice) -> str:

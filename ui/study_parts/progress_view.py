@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -53,10 +52,7 @@ def show_progress(contents: StudyContents) -> None:
         alt="Progress by arm and seed",
     )
     st.caption("A number alone: final score. With steps: the last training reward.")
-    series = series_of(runs)
-    ids = tuple(member.id for each in series for member in each.members)
-    names = elements.store().metric_names(ids)
-    show_curves(series, names, partial(queries.curves, elements.database()), first=(TRUE_GRADE, REWARD))
+    show_curves(series_of(runs), first=(TRUE_GRADE, REWARD))
 
 
 def planned_runs(contents: StudyContents, plan: JsonObject) -> list[PlannedRun]:

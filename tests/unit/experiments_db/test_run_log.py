@@ -24,7 +24,7 @@ with record_run("killed", database=sys.argv[1]) as run:
 
 
 def points_of(store, training_id: str, name: str) -> list[tuple[int, float | None]]:
-    return [(span.first_step, span.mean) for span in store.sample_training_metrics([training_id], [name], most=1000)]
+    return [(span.first_step, span.mean) for span in store.sample_metrics([training_id], [name], most=1000)]
 
 
 def test_a_run_of_any_program_has_settings_curves_and_an_outcome(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_value_that_is_no_number_is_refused_and_nothing_of_the_step_is_stored(
         with pytest.raises(InvalidRecord, match="-1"):
             run.log({"good": 1.0}, step=-1)
     with open_store(tmp_path / "research.db", read_only=True) as store:
-        assert store.training_metric_names([run.id]) == []
+        assert store.metric_names([run.id]) == []
 
 
 def test_a_home_folder_is_understood_and_files_lie_beside_the_database(

@@ -94,9 +94,7 @@ def test_a_rewind_deletes_what_came_after_its_step(trainings) -> None:
         store.add_to_training(ids["full"], TrainingNews(rewound_to=1))
         assert store.search_trained_episodes(ids["full"], EpisodeFilter()) == ([], 0)
         assert store.list_training_scores([ids["full"]]) == []
-        assert [span.last_step for span in store.sample_training_metrics([ids["full"]], ["actor/entropy"], most=9)] == [
-            1
-        ]
+        assert [span.last_step for span in store.sample_metrics([ids["full"]], ["actor/entropy"], most=9)] == [1]
 
 
 def test_a_training_gets_tags_and_a_note_which_the_recorder_leaves_as_they_are(open_page, trainings) -> None:

@@ -5,14 +5,13 @@ Place in the flow: the adapter of tests/openai_server.py, for tests that replica
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.replicas.adapter import ReplicaHealth, SamplerRequest, StreamPiece
+from swarm.backends.replicas.adapter import SamplerRequest, StreamPiece
 from swarm.backends.replicas.client import ReplicaClient, read_event
 from swarm.backends.replicas.layout import Device, ReplicaOrder, SamplerLimits, WeightFile, WeightSource
 from swarm.sampler import EngineLost
@@ -79,14 +78,9 @@ class OpenAiServer:
                 if piece is not None:
                     yield piece
 
-    async def health(self) -> ReplicaHealth:
-        try:
-            async with asyncio.timeout(self._limits.hang_s):
-                return ReplicaHealth.SERVING if await self._client.succeeds("/health") else ReplicaHealth.DEAD
-        except TimeoutError:
-            return ReplicaHealth.HUNG
-        except EngineLost:
-            return ReplicaHealth.DEAD
+    async def check(self) -> None:
+        if not await self._client.succeeds("/health"):
+            raise EngineLost("it is dead")
 
     async def pause(self) -> None:
         await self._client.post("/pause", self._limits.call_timeout_s)

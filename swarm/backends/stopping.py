@@ -1,9 +1,10 @@
-"""The end of a completion: a stop token, a stop string in the decoded text, or a token limit."""
+"""The limits of a completion: which requests can be honoured, and after which token a completion ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from swarm.errors import BadRequest, ContextLengthExceeded
 from swarm.types import FinishReason, SamplingParams
 
 Decode = Callable[[Sequence[int]], str]
@@ -11,6 +12,25 @@ Decode = Callable[[Sequence[int]], str]
 
 LONGEST_CHARACTER = 4
 """Bytes of the longest UTF-8 character: it may take this many tokens to complete a character."""
+
+
+def check_request(prompt_ids: Sequence[int], params: SamplingParams, *, vocabulary: int, context_length: int) -> None:
+    """Raise BadRequest for tokens and parameters that no sampler could honour."""
+    if len(prompt_ids) >= context_length:
+        raise ContextLengthExceeded(
+            f"the prompt has {len(prompt_ids)} tokens and the context holds {context_length}: shorten it so "
+            "that at least one token fits"
+        )
+    if not prompt_ids:
+        raise BadRequest("the prompt is empty: send at least one token")
+    if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
+        raise BadRequest(f"the prompt has token ids outside the vocabulary of {vocabulary}")
+    if any(not 0 <= token_id < vocabulary for token_id, _ in params.logit_bias):
+        raise BadRequest(f"logit_bias has token ids outside the vocabulary of {vocabulary}", param="logit_bias")
+    if params.grammar is not None:
+        for name in ("min_tokens", "ignore_eos"):
+            if getattr(params, name):
+                raise BadRequest(f"{name} cannot go with a grammar, which alone says where to end", param=name)
 
 
 class EndRule:

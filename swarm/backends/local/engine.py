@@ -12,7 +12,7 @@ import msgspec
 from swarm.backends.pairing import ProcessTrainer
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.config import ServerConfig
-from swarm.errors import ContextLengthExceeded, EngineFailure
+from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import resolve_model
 from swarm.sampler import SamplerInfo
@@ -81,11 +81,6 @@ class LocalSampler:
     ) -> AsyncGenerator[TokenDelta]:
         if self._info is None:
             raise EngineFailure("the local engine is not started")
-        if len(prompt_ids) >= self._info.context_length:
-            raise ContextLengthExceeded(
-                f"the prompt has {len(prompt_ids)} tokens and the context holds {self._info.context_length}: "
-                "shorten it so that at least one token fits"
-            )
         stream = await self.worker.open_stream("generate", [prompt_ids, params])
         try:
             while True:

@@ -5,23 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
 from swarm.backends.replicas.layout import Device, ReplicaOrder, SamplerLimits, SamplerSettings, WeightSource
 from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.types import SamplingParams, TokenLogprobs
-
-
-class ReplicaHealth(StrEnum):
-    """Health of a replica. HUNG means that its process lives but does not answer in time."""
-
-    SERVING = "serving"
-    PAUSED = "paused"
-    ASLEEP = "asleep"
-    DEAD = "dead"
-    HUNG = "hung"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +44,8 @@ class StreamPiece:
 class SamplerServer(Protocol):
     """One running server. Used from one asyncio event loop.
 
-    Every call but `until_ready` and `complete` has a deadline. A call raises EngineLost if the server breaks off or
-    exceeds the deadline, and otherwise the SwarmError of its answer.
+    Every call but `until_ready`, `check` and `complete` has a deadline. A call raises EngineLost if the server breaks
+    off or exceeds the deadline, and otherwise the SwarmError of its answer.
     """
 
     @property
@@ -79,8 +68,8 @@ class SamplerServer(Protocol):
         """
         ...
 
-    async def health(self) -> ReplicaHealth:
-        """Return the health; HUNG after the time limit for it. Raise nothing."""
+    async def check(self) -> None:
+        """Raise SwarmError with the reason if the server is dead or paused. The caller limits the wait."""
         ...
 
     async def pause(self) -> None:

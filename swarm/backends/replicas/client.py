@@ -127,10 +127,6 @@ class ReplicaClient:
         """Return whether the answer has status 200. The caller limits the wait."""
         return (await self._send("GET", path)).status_code == 200
 
-    async def text(self, path: str) -> str:
-        """Return the body of an answer, whatever its status. The caller limits the wait."""
-        return (await self._send("GET", path)).text
-
     async def get(self, path: str, limit_s: float | None) -> dict[str, Any]:
         """Return an answer. Without a limit, the caller limits the wait."""
         return await self._call("GET", path, limit_s)

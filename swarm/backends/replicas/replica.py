@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
-from swarm.backends.replicas.adapter import ReplicaHealth, ReplicaPlan, SamplerRequest, SamplerServer
+from swarm.backends.replicas.adapter import ReplicaPlan, SamplerRequest, SamplerServer
 from swarm.backends.replicas.generation import PieceStream
 from swarm.backends.replicas.layout import WeightFile, WeightSource
 from swarm.backends.replicas.processes.launcher import GuardedProcess, launch
@@ -249,48 +249,35 @@ class Replica:
 
         Return when the replica is broken, with the reason set.
         """
-        limits = self._plan.limits
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limits.watch_interval_s):
+                async with asyncio.timeout(self._plan.limits.watch_interval_s):
                     await self._doubt.wait()
             # The holder of the lock notices failures by its own deadlines.
-            if self._turn.locked() or self._server is None or self._state is not ReplicaState.SERVING:
-                self._clear_doubt()
-                continue
-            health = await self._server.health()
-            if health is ReplicaHealth.HUNG and time.monotonic() - self._last_arrival < limits.hang_s:
-                # A replica that sends tokens is only busy.
-                health = ReplicaHealth.SERVING
-            if health in {ReplicaHealth.SERVING, ReplicaHealth.PAUSED, ReplicaHealth.ASLEEP}:
-                self._clear_doubt()
-            if health is ReplicaHealth.SERVING or self._turn.locked() or self._state is not ReplicaState.SERVING:
-                continue
-            if health in {ReplicaHealth.DEAD, ReplicaHealth.HUNG}:
-                hung = (
-                    f"did not say within {limits.hang_s:g} s how it fares"
-                    if health is ReplicaHealth.HUNG
-                    else "is dead"
-                )
-                self._reason = self._reason or f"it {hung}"
-                return
-            await self._rouse(health)
+            if self._server is not None and self._state is ReplicaState.SERVING and not self._turn.locked():
+                fault = await self._find_fault(self._server)
+                if fault is not None:
+                    self._reason = self._reason or fault
+                    return
+            self._clear_doubt()
+
+    async def _find_fault(self, server: SamplerServer) -> str | None:
+        limit_s = self._plan.limits.hang_s
+        try:
+            async with self._turn, asyncio.timeout(limit_s):
+                await server.check()
+        except TimeoutError:
+            # A replica that sends tokens is only busy.
+            is_busy = time.monotonic() - self._last_arrival < limit_s
+            return None if is_busy else f"it did not say within {limit_s:g} s how it fares"
+        except SwarmError as error:
+            return error.message
+        return None
 
     def _clear_doubt(self) -> None:
         if self._doubt.is_set():
             self._doubt.clear()
             self._changed()
-
-    async def _rouse(self, health: ReplicaHealth) -> None:
-        logger.warning("%s is %s though it should serve: it is told to go on", self.label, health)
-        try:
-            async with self._turn:
-                # Since the check, it may have been put to sleep on purpose: the trainer has the devices then.
-                if self._state is ReplicaState.SERVING:
-                    server = self._reached()
-                    await (server.wake() if health is ReplicaHealth.ASLEEP else server.resume())
-        except SwarmError as error:
-            self.condemn(error.message)
 
     def _reached(self) -> SamplerServer:
         """Return the server. Raise EngineLost if the replica has ended."""

@@ -14,7 +14,8 @@ from swarm.backends.replicas.generation import Generation, ModelFacts, PieceStre
 from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings, WeightSource
 from swarm.backends.replicas.pool import ReplicaPool
 from swarm.backends.replicas.replica import Replica
-from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
+from swarm.backends.stopping import check_request
+from swarm.errors import BadRequest, EngineFailure
 from swarm.sampler import EngineLost, SamplerInfo
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
@@ -210,25 +211,6 @@ class _Running:
         """Return how many of these streams, given by process ids, broke on a replica that still lives."""
         living = {replica.pid for replica in self.pool.replicas} - {None}
         return sum(pid in living for pid in broken)
-
-
-def check_request(prompt_ids: Sequence[int], params: SamplingParams, *, vocabulary: int, context_length: int) -> None:
-    """Raise BadRequest for tokens and parameters that no sampler could honour."""
-    if len(prompt_ids) >= context_length:
-        raise ContextLengthExceeded(
-            f"the prompt has {len(prompt_ids)} tokens and the context holds {context_length}: shorten it so "
-            "that at least one token fits"
-        )
-    if not prompt_ids:
-        raise BadRequest("the prompt is empty: send at least one token")
-    if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
-        raise BadRequest(f"the prompt has token ids outside the vocabulary of {vocabulary}")
-    if any(not 0 <= token_id < vocabulary for token_id, _ in params.logit_bias):
-        raise BadRequest(f"logit_bias has token ids outside the vocabulary of {vocabulary}", param="logit_bias")
-    if params.grammar is not None:
-        for name in ("min_tokens", "ignore_eos"):
-            if getattr(params, name):
-                raise BadRequest(f"{name} cannot go with a grammar, which alone says where to end", param=name)
 
 
 def _raise_if_final(error: EngineLost, generation: Generation, survivors: int, name: str) -> None:

@@ -446,12 +446,11 @@ async def test_sampler_that_dies_asleep_starts_again_only_when_the_devices_are_f
     await sampler.stop()
 
 
-async def test_replica_found_paused_or_asleep_is_told_to_go_on(stand_ins: StandIns, sampler: ReplicaSampler) -> None:
-    replica = sampler.replicas[0]
-    await replica._reached().pause()  # pyright: ignore[reportPrivateUsage]
+async def test_replica_found_paused_is_replaced(sampler: ReplicaSampler) -> None:
+    before = sampler.replicas[0].pid
+    await sampler.replicas[0]._reached().pause()  # pyright: ignore[reportPrivateUsage]
     assert (await complete(sampler, PROMPT)).token_ids == expected_tokens(PROMPT, 12)
-    await replica._reached().sleep()  # pyright: ignore[reportPrivateUsage]
-    await until(lambda: stand_ins.notes("/wake_up"))
+    assert sampler.replicas[0].pid != before
 
 
 async def test_vllm_without_weight_updates_or_sleep_is_refused_with_the_reason(stand_ins: StandIns) -> None:
@@ -467,7 +466,7 @@ async def test_vllm_without_weight_updates_or_sleep_is_refused_with_the_reason(s
 
 
 async def test_vllm_that_updates_in_one_call_is_not_asked_for_more(stand_ins: StandIns) -> None:
-    stand_ins.tell(lacks=["/start_weight_update", "/is_sleeping"])
+    stand_ins.tell(lacks=["/start_weight_update", "/is_paused"])
     sampler = stand_ins.sampler()
     await sampler.start()
     await sampler.publish(stand_ins.weights(3, version=1))

@@ -18,8 +18,8 @@ from swarm.backends.replicas.adapter import SamplerRequest, StreamPiece
 from swarm.backends.replicas.client import error_of, read_event
 from swarm.backends.replicas.generation import Generation, ModelFacts, read_facts
 from swarm.backends.replicas.pool import BLOCK_TOKENS, PrefixRouter
-from swarm.backends.replicas.sampler import check_request
 from swarm.backends.replicas.vllm.server import check_params, completion_body
+from swarm.backends.stopping import check_request
 from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import EngineLost

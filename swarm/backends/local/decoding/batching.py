@@ -21,8 +21,8 @@ from swarm.backends.local.decoding.forward import (
     shared_length,
 )
 from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
-from swarm.backends.stopping import Decode, EndRule
-from swarm.errors import BadRequest, ContextLengthExceeded, SwarmError, WeightsNotFinite
+from swarm.backends.stopping import Decode, EndRule, check_request
+from swarm.errors import BadRequest, SwarmError, WeightsNotFinite
 from swarm.types import FinishReason, SamplingParams, TokenLogprobs
 
 PREFILL_TOKENS = 2048
@@ -127,20 +127,9 @@ class BatchSampler:
 
     def submit(self, handle: int, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         """Queue a request; `handle` must be new. Raise ContextLengthExceeded or BadRequest."""
-        room = self._limits.context_length - len(prompt_ids)
-        if room < 1:
-            raise ContextLengthExceeded(
-                f"the prompt has {len(prompt_ids)} tokens and the context holds {self._limits.context_length}: "
-                "shorten it so that at least one token fits"
-            )
-        if not prompt_ids:
-            raise BadRequest("the prompt is empty: send at least one token")
-        if min(prompt_ids) < 0 or max(prompt_ids) >= self._limits.vocabulary:
-            raise BadRequest(f"the prompt has token ids outside the vocabulary of {self._limits.vocabulary}")
-        if any(not 0 <= token_id < self._limits.vocabulary for token_id, _ in params.logit_bias):
-            raise BadRequest(
-                f"logit_bias has token ids outside the vocabulary of {self._limits.vocabulary}", param="logit_bias"
-            )
+        limits = self._limits
+        check_request(prompt_ids, params, vocabulary=limits.vocabulary, context_length=limits.context_length)
+        room = limits.context_length - len(prompt_ids)
         rule = EndRule(params, self._stop_ids, room, self._decode)
         constraint = self._constrain(params, rule.stop_ids)
         edits = LogitEdits(params, prompt_ids, rule.stop_ids) if LogitEdits.are_needed(params) else None
@@ -153,9 +142,6 @@ class BatchSampler:
             return None
         if self._grammars is None:
             raise BadRequest("this engine cannot follow grammars: leave it out")
-        for name in ("min_tokens", "ignore_eos"):
-            if getattr(params, name):
-                raise BadRequest(f"{name} cannot go with a grammar, which alone says where to end", param=name)
         return self._grammars.start(params.grammar, end_ids)
 
     @torch.inference_mode()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Final, cast
 
 from swarm.backends.grammar import write_lark
-from swarm.backends.replicas.adapter import ReplicaHealth, SamplerRequest, StreamPiece
+from swarm.backends.replicas.adapter import SamplerRequest, StreamPiece
 from swarm.backends.replicas.client import ReplicaClient, read_event
 from swarm.backends.replicas.layout import ReplicaOrder, SamplerLimits, WeightBroadcast, WeightFile, WeightSource
 from swarm.errors import EngineFailure, UnknownParameter
@@ -116,21 +115,12 @@ class VllmServer:
                 if piece is not None:
                     yield piece
 
-    async def health(self) -> ReplicaHealth:
-        try:
-            async with asyncio.timeout(self._limits.hang_s):
-                if not await self._client.succeeds("/health"):
-                    return ReplicaHealth.DEAD
-                # Unlike the route above, these reach the process that samples, so they notice if it hangs.
-                paused = await self._says("/is_paused")
-                sleeping = await self._says("/is_sleeping")
-                if sleeping and paused and not await self._has_given_memory_back():
-                    return ReplicaHealth.PAUSED
-        except TimeoutError:
-            return ReplicaHealth.HUNG
-        except EngineLost:
-            return ReplicaHealth.DEAD
-        return ReplicaHealth.ASLEEP if sleeping else ReplicaHealth.PAUSED if paused else ReplicaHealth.SERVING
+    async def check(self) -> None:
+        if not await self._client.succeeds("/health"):
+            raise EngineLost("it says that it is dead")
+        # Unlike the route above, this one reaches the process that samples, so it notices if that hangs.
+        if "/is_paused" in self._routes and (await self._client.get("/is_paused", None)).get("is_paused"):
+            raise EngineLost("it is paused though it should serve")
 
     async def pause(self) -> None:
         await self._post("/pause", query={"mode": "keep"})
@@ -181,21 +171,6 @@ class VllmServer:
         }
         limit_s = self._limits.transfer_timeout_s
         await self._post("/init_weight_transfer_engine", limit_s, body={"init_info": meeting})
-
-    async def _says(self, path: str) -> bool:
-        if path not in self._routes:
-            return False
-        return bool((await self._client.get(path, None)).get(path.removeprefix("/")))
-
-    async def _has_given_memory_back(self) -> bool:
-        """Return whether a sleeping replica has freed its memory; True without a gauge.
-
-        Some versions report a paused replica as asleep as well; the gauge tells the two apart.
-        """
-        gauges = (await self._client.text("/metrics")).splitlines()
-        lines = [line for line in gauges if line.startswith("vllm:engine_sleep_state")]
-        awake = [line for line in lines if 'sleep_state="awake"' in line]
-        return not awake or any(float(line.rsplit(" ", 1)[-1]) == 0 for line in awake)
 
     async def _post(
         self,

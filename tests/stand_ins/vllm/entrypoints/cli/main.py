@@ -43,7 +43,6 @@ class StandIn:
         self.pending = 0
         self.unpaused = asyncio.Event()
         self.unpaused.set()
-        self.asleep = False
 
     def fault(self, name: str) -> Any:
         faults = json.loads(Path(os.environ["STAND_IN_FAULTS"]).read_text())
@@ -96,9 +95,6 @@ class Routes:
     async def health(self, query: Query, body: Any) -> Any:
         return (503 if self._stand_in.fault("is_dead") else 200), ""
 
-    async def metrics(self, query: Query, body: Any) -> Any:
-        return f'vllm:engine_sleep_state{{sleep_state="awake"}} {float(not self._stand_in.asleep)}\n'
-
     async def completions(self, query: Query, body: Any) -> Any:
         self._stand_in.note("asked", body=body, **{name: body[name] for name in ("prompt", "max_tokens")})
         if self._stand_in.fault("refuses_requests"):
@@ -107,10 +103,6 @@ class Routes:
 
     async def is_paused(self, query: Query, body: Any) -> Any:
         return {"is_paused": not self._stand_in.unpaused.is_set()}
-
-    async def is_sleeping(self, query: Query, body: Any) -> Any:
-        # As vLLM does: what is paused is called asleep as well.
-        return {"is_sleeping": self._stand_in.asleep or not self._stand_in.unpaused.is_set()}
 
     async def models(self, query: Query, body: Any) -> Any:
         return {"data": [{"id": "policy", "max_model_len": self._stand_in.context_length}]}
@@ -148,11 +140,9 @@ class Routes:
         return {"success": True}
 
     async def sleep(self, query: Query, body: Any) -> Any:
-        self._stand_in.asleep = True
         return {}
 
     async def wake_up(self, query: Query, body: Any) -> Any:
-        self._stand_in.asleep = False
         return {}
 
 
@@ -163,7 +153,7 @@ def _number_of(path: Path) -> int:
     return int(path.name[1:9]) if path.suffix == ".safetensors" else int(path.read_text())
 
 
-READ = ("/health", "/metrics", "/is_paused", "/is_sleeping", "/v1/models", "/openapi.json")
+READ = ("/health", "/is_paused", "/v1/models", "/openapi.json")
 DONE = (
     "/v1/completions", "/pause", "/resume", "/start_weight_update", "/update_weights", "/finish_weight_update",
     "/init_weight_transfer_engine", "/reset_prefix_cache", "/sleep", "/wake_up",

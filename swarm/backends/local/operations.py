@@ -8,7 +8,6 @@ import gc
 import importlib
 import logging
 import queue
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +145,6 @@ class Worker:
             self._gathering.begun()
         elif not sampler.running:
             return
-        began = time.monotonic()
         try:
             results = sampler.step(admits=not is_waiting)
         except Exception as error:
@@ -154,7 +152,7 @@ class Worker:
             failure = EngineFailure(f"sampling failed: {type(error).__name__}: {error}")
             self._delivery.fail(sampler.abort_all(), pack_error(failure))
             return
-        self._delivery.add(results, sampler.weight_version, time.monotonic() - began)
+        self._delivery.add(results, sampler.weight_version)
 
     def _load(self, call_id: int, args: Any) -> SamplerInfo:
         self._unload(call_id, None)

@@ -72,25 +72,20 @@ class Gathering:
 
 
 LONGEST_DELAY_S = 0.05
-"""Longest delay of a token before it is sent. A reader sees no difference."""
-FIRST_TOKEN_DELAY_S = 0.01
-"""Longest delay of a completion's first token among many: by then many completions of a small model are over."""
-COMPANY = 12
-"""Among fewer completions a first token is sent at once, because CPU time is not scarce."""
+"""Longest delay of a token before it is sent. A reader sees no difference. After a pause, the first tokens are sent at once."""
 
 
 @dataclass(slots=True)
 class _Unsent:
-    """Tokens of one completion that have not been sent; `has_begun` tells that earlier ones have.
-
-    The first of them counts as if it had arrived at `since`.
-    """
+    """Tokens of one completion that have not been sent."""
 
     token_ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     likeliest: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
-    has_begun: bool = False
-    since: float = 0.0
+
+    def entry(self, handle: int, finish_reason: FinishReason | None) -> list[Any]:
+        entry = [handle, self.token_ids, self.logprobs, finish_reason]
+        return [*entry, self.likeliest] if self.likeliest else entry
 
 
 class TokenDelivery:
@@ -101,50 +96,33 @@ class TokenDelivery:
         self._clock = clock
         self._unsent: dict[int, _Unsent] = {}
         self._version = 0
-        self._flushed_at = clock()
+        self._flushed_at = -math.inf
 
-    def add(self, results: Sequence[Sampled], weight_version: int, step_s: float = FIRST_TOKEN_DELAY_S) -> None:
-        """Take the results of one step, and send the tokens that are due: beginnings, ends, and old tokens.
-
-        The step took `step_s`, and the next one will probably take as long. A beginning waits for it only if that is
-        short.
-        """
+    def add(self, results: Sequence[Sampled], weight_version: int) -> None:
+        """Take the results of one step. Send ended completions at once, and the others together from time to time."""
         self._version = weight_version
-        now = self._clock()
-        since = now if len(results) >= COMPANY else -math.inf
-        due = [entry for each in results for entry in self._take(each, since, now + step_s)]
-        if now - self._flushed_at >= LONGEST_DELAY_S:
-            due += self._release_all()
+        due: list[list[Any]] = []
+        for each in results:
+            unsent = self._unsent.setdefault(each.handle, _Unsent())
+            if each.token_id is not None:
+                unsent.token_ids.append(each.token_id)
+                unsent.logprobs.append(each.logprob)
+                if each.likeliest is not None:
+                    unsent.likeliest.append(each.likeliest)
+            if each.finish_reason is not None or each.error is not None:
+                del self._unsent[each.handle]
+                if unsent.token_ids or each.error is None:
+                    due.append(unsent.entry(each.handle, each.finish_reason))
+        if self._clock() - self._flushed_at >= LONGEST_DELAY_S:
+            due += self._release()
         self._post(due)
         for each in results:
             if each.error is not None:
                 self._send({"id": each.handle, "error": pack_error(each.error)})
 
-    def _take(self, each: Sampled, since: float, next_at: float) -> list[list[Any]]:
-        """Keep one result, and return the tokens of its completion that are due before the next step ends.
-
-        `since` is the start time for a completion that begins with this result.
-        """
-        if (unsent := self._unsent.get(each.handle)) is None:
-            unsent = self._unsent[each.handle] = _Unsent(since=since)
-        if each.token_id is not None:
-            unsent.token_ids.append(each.token_id)
-            unsent.logprobs.append(each.logprob)
-            if each.likeliest is not None:
-                unsent.likeliest.append(each.likeliest)
-        if each.finish_reason is not None:
-            del self._unsent[each.handle]
-            return [_entry(each.handle, unsent, each.finish_reason)]
-        if each.error is not None:
-            del self._unsent[each.handle]
-            return [_entry(each.handle, unsent, None)] if unsent.token_ids else []
-        if not unsent.has_begun and next_at - unsent.since >= FIRST_TOKEN_DELAY_S:
-            return [self._release(each.handle, unsent)]
-        return []
-
     def flush(self) -> None:
         """Send all unsent tokens."""
-        self._post(self._release_all())
+        self._post(self._release())
 
     def forget(self, handle: int) -> None:
         """Drop the unsent tokens of a completion that has no reader any more."""
@@ -153,29 +131,20 @@ class TokenDelivery:
     def abort(self, handles: Sequence[int]) -> None:
         """Send all unsent tokens, and end these completions with finish reason `abort`."""
         self.flush()
-        self._unsent.clear()
-        self._post([_entry(handle, _Unsent(), FinishReason.ABORT) for handle in handles])
+        self._post([_Unsent().entry(handle, FinishReason.ABORT) for handle in handles])
 
     def fail(self, handles: Sequence[int], error: list[str | None]) -> None:
         """Send all unsent tokens, and end these completions with an error."""
         self.flush()
-        self._unsent.clear()
         for handle in handles:
             self._send({"id": handle, "error": error})
 
-    def _release_all(self) -> list[list[Any]]:
+    def _release(self) -> list[list[Any]]:
         self._flushed_at = self._clock()
-        return [self._release(handle, unsent) for handle, unsent in self._unsent.items() if unsent.token_ids]
-
-    def _release(self, handle: int, unsent: _Unsent) -> list[Any]:
-        self._unsent[handle] = _Unsent(has_begun=True)
-        return _entry(handle, unsent, None)
+        entries = [unsent.entry(handle, None) for handle, unsent in self._unsent.items()]
+        self._unsent.clear()
+        return entries
 
     def _post(self, entries: Sequence[list[Any]]) -> None:
         if entries:
             self._send({"tokens": entries, "version": self._version})
-
-
-def _entry(handle: int, unsent: _Unsent, finish_reason: FinishReason | None) -> list[Any]:
-    entry = [handle, unsent.token_ids, unsent.logprobs, finish_reason]
-    return [*entry, unsent.likeliest] if unsent.likeliest else entry

@@ -16,9 +16,9 @@ from swarm.types import FinishReason, TokenDelta, TokenLogprobs
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
-    global Sampled, COMPANY, FIRST_TOKEN_DELAY_S, LONGEST_DELAY_S, TokenDelivery
+    global Sampled, LONGEST_DELAY_S, TokenDelivery
     from swarm.backends.local.decoding.batching import Sampled
-    from swarm.backends.local.pacing import COMPANY, FIRST_TOKEN_DELAY_S, LONGEST_DELAY_S, TokenDelivery
+    from swarm.backends.local.pacing import LONGEST_DELAY_S, TokenDelivery
 
 
 FAILED = ["engine_failure", "sampling failed", None]
@@ -51,41 +51,7 @@ def sampled(
     return Sampled(handle, token, -token / 8, finish, likeliest=likeliest)
 
 
-def in_company(token: int, finish: FinishReason | None = None) -> list[Sampled]:
-    return [sampled(handle, token, finish) for handle in range(1, COMPANY + 1)]
-
-
-def test_completions_in_company_that_are_soon_over_leave_in_one_piece() -> None:
-    parent = Parent()
-    delivery = TokenDelivery(parent.take, lambda: parent.now)
-    for token in (40, 41, 42):
-        delivery.add(in_company(token), 0, FIRST_TOKEN_DELAY_S / 5)
-        parent.now += FIRST_TOKEN_DELAY_S / 5
-    delivery.add(in_company(43, FinishReason.STOP), 0, FIRST_TOKEN_DELAY_S / 5)
-    assert parent.messages == 1
-    assert all(parent.tokens(handle) == [40, 41, 42, 43] for handle in range(1, COMPANY + 1))
-
-
-def test_a_beginning_leaves_before_the_step_in_which_it_would_be_old() -> None:
-    parent = Parent()
-    delivery = TokenDelivery(parent.take, lambda: parent.now)
-    step_s = 0.4 * FIRST_TOKEN_DELAY_S
-    for token in (40, 41):
-        delivery.add(in_company(token), 0, step_s)
-        assert parent.tokens(1) == []
-        parent.now += step_s
-    delivery.add([sampled(1, 42)], 0, step_s)
-    assert (parent.tokens(1), parent.tokens(2)) == ([40, 41, 42], [])
-
-
-def test_without_company_a_first_token_leaves_at_once_however_fast_steps_are() -> None:
-    parent = Parent()
-    delivery = TokenDelivery(parent.take, lambda: parent.now)
-    delivery.add([sampled(handle, 40) for handle in range(1, COMPANY)], 0, 0.0)
-    assert parent.tokens(1) == [40]
-
-
-def test_a_first_token_leaves_at_once_where_steps_are_slow_and_the_rest_with_the_end() -> None:
+def test_a_first_token_leaves_at_once_and_the_rest_with_the_end() -> None:
     parent = Parent()
     delivery = TokenDelivery(parent.take, lambda: parent.now)
     delivery.add([sampled(1, 40)], 3)

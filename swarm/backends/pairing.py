@@ -3,54 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from swarm.backends.process.wire import pack_batch
 from swarm.backends.process.worker_process import WorkerProcess
-from swarm.backends.replicas.handover import Handover
+from swarm.backends.replicas.layout import WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.backends.waits import first_of, together
-from swarm.sampler import SamplerInfo
+from swarm.errors import SwarmError
+from swarm.sampler import EngineLost, SamplerInfo
 from swarm.types import SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
+
+PUBLISH_TIMEOUT_S: Final = 600.0
+"""Time for every replica to read the file; the sampler has its own deadline for each call."""
+SHARED_MEMORY: Final = Path("/dev/shm")
+
+
+def shared_memory_of(home: Path) -> Path:
+    """Return the directory for new weights of the server with this home, for replicas on the same host."""
+    return SHARED_MEMORY / f"swarm-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]}"
 
 
 class ProcessTrainer:
-    """Implementation of `swarm.trainer.base.Trainer` on a process.
+    """Implementation of `swarm.trainer.base.Trainer` on a process."""
 
-    With a handover, the trainer shares its devices with a sampler, which gets every version.
-    """
-
-    def __init__(
-        self,
-        process: WorkerProcess,
-        *,
-        train_timeout_s: float,
-        checkpoint_timeout_s: float,
-        handover: Handover | None = None,
-    ) -> None:
+    def __init__(self, process: WorkerProcess, *, train_timeout_s: float, checkpoint_timeout_s: float) -> None:
         self.process = process
         self._train_timeout_s = train_timeout_s
         self._checkpoint_timeout_s = checkpoint_timeout_s
-        self._handover = handover
 
     async def train(self, batch: TrainBatch) -> StepReport:
         answer = await self._call("train", pack_batch(batch), self._train_timeout_s)
-        began = time.perf_counter()
-        published: dict[str, float] = {}
-        if self._handover is not None:
-            await self._publish(answer, self._handover)
-            published["timing_s/publish_weights"] = time.perf_counter() - began
         return StepReport(
             batch_id=batch.batch_id,
             step=batch.step,
             weight_version=WeightVersion(version=answer["version"], step=batch.step, published_at=time.time()),
-            metrics={**answer["metrics"], **published},
+            metrics=answer["metrics"],
             advantages=answer["advantages"],
         )
 
@@ -59,21 +53,28 @@ class ProcessTrainer:
 
     async def load(self, directory: Path) -> WeightVersion:
         answer = await self._call("restore", str(directory.resolve()), self._checkpoint_timeout_s)
-        if self._handover is not None:
-            await self._publish(answer, self._handover)
         return WeightVersion(version=answer["version"], step=answer["step"], published_at=time.time())
 
     async def _call(self, op: str, args: Any, timeout_s: float) -> Any:
-        async with nullcontext() if self._handover is None else self._handover.sampler_asleep():
-            return await self.process.call(op, args, timeout_s=timeout_s)
-
-    async def _publish(self, answer: Any, handover: Handover) -> None:
-        """Publish the version of an answer. Raise EngineLost."""
-        raise NotImplementedError
+        return await self.process.call(op, args, timeout_s=timeout_s)
 
 
 class PairedTrainer(ProcessTrainer, ABC):
-    """Trainer that is started and stopped together with its sampler."""
+    """Trainer that is started and stopped together with a sampler, which gets every version."""
+
+    def __init__(
+        self,
+        process: WorkerProcess,
+        sampler: ReplicaSampler,
+        *,
+        train_timeout_s: float,
+        checkpoint_timeout_s: float,
+        publish_timeout_s: float = PUBLISH_TIMEOUT_S,
+    ) -> None:
+        super().__init__(process, train_timeout_s=train_timeout_s, checkpoint_timeout_s=checkpoint_timeout_s)
+        self._sampler = sampler
+        self._publish_timeout_s = publish_timeout_s
+        self._published: WeightFile | None = None
 
     @abstractmethod
     async def start(self) -> object:
@@ -87,6 +88,44 @@ class PairedTrainer(ProcessTrainer, ABC):
         """End the process, even if it hangs."""
         await self.process.stop()
 
+    @abstractmethod
+    async def _publish(self, answer: Any) -> None:
+        """Give the sampler the version of an answer. Raise SwarmError."""
+
+    async def _call(self, op: str, args: Any, timeout_s: float) -> Any:
+        """Return the answer of the process, after the sampler has its version if it has one.
+
+        Raise EngineLost if the sampler does not get it. The trainer already has the new weights at that point, so
+        trainer and sampler are both started anew.
+        """
+        await self._sampler.suspend()
+        try:
+            answer = await super()._call(op, args, timeout_s)
+        finally:
+            await self._sampler.resume()
+        if answer is None:
+            return None
+        version, began = answer["version"], time.perf_counter()
+        try:
+            async with asyncio.timeout(self._publish_timeout_s):
+                await self._publish(answer)
+        except TimeoutError:
+            raise EngineLost(
+                f"weight version {version} was not published within {self._publish_timeout_s:g} s"
+            ) from None
+        except SwarmError as error:
+            raise EngineLost(f"weight version {version} could not be published: {error.message}") from error
+        if op == "train":
+            answer["metrics"]["timing_s/publish_weights"] = time.perf_counter() - began
+        return answer
+
+    async def _hand_over(self, new: WeightFile) -> None:
+        """Publish a file, and remove the file of the version before."""
+        await self._sampler.publish(new)
+        previous, self._published = self._published, new
+        if previous is not None:
+            previous.path.unlink(missing_ok=True)
+
 
 AnyTrainer = TypeVar("AnyTrainer", bound=PairedTrainer)
 
@@ -96,17 +135,16 @@ class Pair(Generic[AnyTrainer]):
     """Implementation of `swarm.sampler.Sampler` by the sampler, which also starts and stops the trainer.
 
     If they share devices, only one of them uses the devices at a time. With `trainer_first`, the trainer is started
-    before the sampler.
+    before the sampler otherwise.
     """
 
     sampler: ReplicaSampler
     trainer: AnyTrainer
-    colocated: bool
     trainer_first: bool = False
 
     async def start(self) -> SamplerInfo:
         """Start both at the base model, and keep living processes. Raise JobInvalid, EngineFailure, EngineLost."""
-        if self.colocated:
+        if self.sampler.is_colocated:
             info = await self.sampler.start()
             await self.sampler.suspend()
             await self.trainer.start()

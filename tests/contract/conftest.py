@@ -14,8 +14,7 @@ import pytest
 from swarm.backends.fake import FakeSampler, FakeTrainer
 from swarm.backends.local.engine import build_local, build_worker
 from swarm.backends.local.pair import PublishingTrainer
-from swarm.backends.pairing import Pair
-from swarm.backends.replicas.handover import Handover, shared_memory_of
+from swarm.backends.pairing import Pair, shared_memory_of
 from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.config import ServerConfig
@@ -82,11 +81,10 @@ async def replicas(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory)
         patch.setitem(EXTERNAL_SAMPLERS, "openai", "openai_sampler:OpenAiAdapter")
         settings = SamplerSettings(model, SamplerLayout(colocated=True), "float32", max_num_seqs=64, sampler="openai")
         sampler = ReplicaSampler(settings, python=Path(sys.executable), log_directory=directory)
-    handover = Handover(sampler.publish, suspend=sampler.suspend, resume=sampler.resume)
     publishing = PublishingTrainer(
-        loaded, handover, shared_memory_of(config.home), train_timeout_s=config.train_timeout_s
+        loaded, sampler, shared_memory_of(config.home), train_timeout_s=config.train_timeout_s
     )
-    pair = Pair(sampler, publishing, colocated=True)
+    pair = Pair(sampler, publishing)
     await pair.start()
     yield Backend(pair, pair, publishing)
     await pair.end()

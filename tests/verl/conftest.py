@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from swarm.backends.fake import FakeSampler
+from swarm.backends.pairing import shared_memory_of
 from swarm.backends.process.worker_process import WorkerProcess
-from swarm.backends.replicas.handover import shared_memory_of
 from swarm.backends.replicas.layout import WeightFile, WeightSource
 from swarm.backends.verl.engine import VerlLimits, VerlTrainer, build_driver
 from swarm.config import ServerConfig
@@ -33,13 +33,19 @@ class Published:
     files: list[Path] = field(default_factory=list[Path])
     tensors: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    async def __call__(self, source: WeightSource) -> None:
+    async def publish(self, source: WeightSource) -> None:
         from safetensors.torch import load_file
 
         assert isinstance(source, WeightFile)
         self.versions.append(source.version)
         self.files.append(source.path)
         self.tensors = load_file(source.path)
+
+    async def suspend(self) -> None:
+        pass
+
+    async def resume(self) -> None:
+        pass
 
 
 @dataclass
@@ -57,7 +63,7 @@ OpenTrainer = Callable[..., Awaitable[Running]]
 
 @asynccontextmanager
 async def _opened(
-    home: Path, ranks: int = 1, publish: Any = None, ray_address: str | None = None, **fields: Any
+    home: Path, ranks: int = 1, sampler: Any = None, ray_address: str | None = None, **fields: Any
 ) -> AsyncIterator[Running]:
     """A trainer of a job with these fields, on so many FSDP2 ranks; all its processes are ended at the end."""
     from swarm.backends.verl.driver.cluster import own_directory
@@ -67,7 +73,8 @@ async def _opened(
     config = ServerConfig(home=home, ray_address=ray_address)
     driver = build_driver(job, config, home / "driver.log")
     published = Published()
-    trainer = VerlTrainer(driver, job, BUNDLED_DIRECTORY, config, publish=publish or published, limits=LIMITS)
+    receiver: Any = sampler or published
+    trainer = VerlTrainer(driver, job, BUNDLED_DIRECTORY, config, sampler=receiver, limits=LIMITS)
     try:
         await trainer.start()
         yield Running(trainer, driver, published, home)
@@ -118,6 +125,12 @@ class _FollowingSampler(FakeSampler):
         self.weight_version = 0
         return await super().start()
 
+    async def suspend(self) -> None:
+        pass
+
+    async def resume(self) -> None:
+        pass
+
     async def publish(self, source: WeightSource) -> None:
         async with self.weight_change():
             self.weight_version = source.version
@@ -126,7 +139,7 @@ class _FollowingSampler(FakeSampler):
 @pytest.fixture(scope="module")
 async def backend(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Backend]:
     sampler = _FollowingSampler(reply=lambda _ids: [40 + place % 20 for place in range(2000)], token_delay_s=0.008)
-    async with _opened(tmp_path_factory.mktemp("contract"), publish=sampler.publish) as running:
+    async with _opened(tmp_path_factory.mktemp("contract"), sampler=sampler) as running:
         sampler.trainer = running.trainer
         yield Backend(sampler, running.trainer)
         await asyncio.sleep(0)

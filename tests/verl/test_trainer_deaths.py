@@ -14,7 +14,7 @@ import pytest
 from process_support import command_of, is_running
 from verl_batches import make_batch
 
-from swarm.backends.replicas.handover import shared_memory_of
+from swarm.backends.pairing import shared_memory_of
 from swarm.sampler import EngineLost
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from verl_batches import make_batch
 
-from swarm.backends.replicas.handover import shared_memory_of
+from swarm.backends.pairing import shared_memory_of
 from swarm.errors import CheckpointError
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY

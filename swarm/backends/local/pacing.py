@@ -72,7 +72,7 @@ class Gathering:
 
 
 LONGEST_DELAY_S = 0.05
-"""Longest delay of a token before it is sent. A reader sees no difference. After a pause, the first tokens are sent at once."""
+"""Longest delay of a token before it is sent. A reader sees no difference. After a pause, tokens are sent at once."""
 
 
 @dataclass(slots=True)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from swarm.backends.local.engine import CHECKPOINT_TIMEOUT_S, LocalSampler, build_local
-from swarm.backends.pairing import Pair, PairedTrainer
+from swarm.backends.pairing import PUBLISH_TIMEOUT_S, Pair, PairedTrainer, shared_memory_of
 from swarm.backends.process.worker_process import WorkerProcess
 from swarm.backends.replicas.adapter import load_adapter
-from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, shared_memory_of
 from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.backends.threads import choose_threads
@@ -26,13 +25,15 @@ BOOT_LIMIT_OF: Final = "verl"
 class PublishingTrainer(PairedTrainer):
     """The local trainer, every version of which also reaches the sampler as a file."""
 
-    def __init__(self, loaded: LocalSampler, handover: Handover, directory: Path, *, train_timeout_s: float) -> None:
+    def __init__(
+        self, loaded: LocalSampler, sampler: ReplicaSampler, directory: Path, *, train_timeout_s: float
+    ) -> None:
         """Train the model that `loaded` loads. Weights are written below `directory`, which is in shared memory."""
         super().__init__(
             loaded.worker,
+            sampler,
             train_timeout_s=train_timeout_s,
             checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S,
-            handover=handover,
         )
         self._loaded = loaded
         self.directory = directory
@@ -49,14 +50,13 @@ class PublishingTrainer(PairedTrainer):
         await super().end()
         self._discard_versions()
 
-    async def _publish(self, answer: Any, handover: Handover) -> None:
+    async def _publish(self, answer: Any) -> None:
         path = await self.process.call("write_weights", str(self.directory.resolve()), timeout_s=PUBLISH_TIMEOUT_S)
-        await handover.hand_over(WeightFile(Path(path), answer["version"]))
+        await self._hand_over(WeightFile(Path(path), answer["version"]))
 
     def _discard_versions(self) -> None:
         """Remove earlier versions from shared memory, at a start from the base model and at the end."""
-        if self._handover is not None:
-            self._handover.forget()
+        self._published = None
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -84,10 +84,8 @@ def build_pair(
         sampling_seed=sampling_seed,
     )
     loaded, _ = build_local(exact, config, worker, sampling_seed=lambda: [job.seed])
-    shares: dict[str, Any] = {"suspend": replicas.suspend, "resume": replicas.resume}
-    handover = Handover(replicas.publish, **(shares if settings.layout.colocated else {}))
-    trainer = PublishingTrainer(loaded, handover, shared_memory_of(config.home), train_timeout_s=config.train_timeout_s)
-    return Pair(replicas, trainer, settings.layout.colocated)
+    trainer = PublishingTrainer(loaded, replicas, shared_memory_of(config.home), train_timeout_s=config.train_timeout_s)
+    return Pair(replicas, trainer)
 
 
 def sampler_settings(job: TrainJob, sampler: str, model_directory: Path, *, max_running: int) -> SamplerSettings:

@@ -54,6 +54,11 @@ class ReplicaSampler:
         self._turn = asyncio.Lock()
 
     @property
+    def is_colocated(self) -> bool:
+        """True if the sampler shares the devices of a trainer, and sleeps while the trainer uses them."""
+        return self._plan.settings.layout.colocated
+
+    @property
     def replicas(self) -> Sequence[Replica]:
         """Replicas for observers; empty while the sampler is stopped."""
         return () if self._running is None else self._running.pool.replicas
@@ -89,11 +94,13 @@ class ReplicaSampler:
 
     async def suspend(self) -> None:
         """Give the devices to a trainer that shares them; requests wait. Raise EngineFailure, EngineLost."""
-        await self._require_running().pool.suspend()
+        if self.is_colocated:
+            await self._require_running().pool.suspend()
 
     async def resume(self) -> None:
         """Take the devices again. Raise EngineLost."""
-        await self._require_running().pool.resume()
+        if self.is_colocated:
+            await self._require_running().pool.resume()
 
     async def generate(
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams

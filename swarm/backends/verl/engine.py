@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from omegaconf import OmegaConf
 
-from swarm.backends.pairing import Pair, PairedTrainer
+from swarm.backends.pairing import PUBLISH_TIMEOUT_S, Pair, PairedTrainer, shared_memory_of
 from swarm.backends.process.worker_process import WorkerProcess
-from swarm.backends.replicas.handover import PUBLISH_TIMEOUT_S, Handover, Publish, Step, nothing, shared_memory_of
 from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings, WeightBroadcast, WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.backends.verl.configuration import VerlSettings, merge_settings, sampler_settings
@@ -21,7 +20,6 @@ from swarm.backends.waits import together
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.job import TrainJob
-from swarm.sampler import EngineLost
 
 CHECKPOINT_TIMEOUT_S: Final = 3600.0
 """Time to write or read the shards of a large model and its optimizer, on shared storage."""
@@ -39,10 +37,7 @@ class VerlLimits:
 
 
 class VerlTrainer(PairedTrainer):
-    """The trainer of a driver process.
-
-    `suspend` and `resume` put a sampler on the same GPUs to sleep while the trainer uses them.
-    """
+    """The trainer of a driver process."""
 
     def __init__(
         self,
@@ -51,22 +46,19 @@ class VerlTrainer(PairedTrainer):
         model_directory: Path,
         config: ServerConfig,
         *,
-        publish: Publish,
+        sampler: ReplicaSampler,
         limits: VerlLimits,
-        suspend: Step = nothing,
-        resume: Step = nothing,
     ) -> None:
-        handover = Handover(publish, limit_s=limits.publish_timeout_s, suspend=suspend, resume=resume)
         super().__init__(
             driver,
+            sampler,
             train_timeout_s=limits.train_timeout_s,
             checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S,
-            handover=handover,
+            publish_timeout_s=limits.publish_timeout_s,
         )
         self._job = job
         self._model_directory = model_directory
         self._config = config
-        self._send = publish
         self._limits = limits
         self._is_open = False
 
@@ -82,8 +74,7 @@ class VerlTrainer(PairedTrainer):
         }
         self._is_open = False
         await self.process.call("open", args, timeout_s=self._limits.boot_timeout_s)
-        if self._handover is not None:
-            self._handover.forget()
+        self._published = None
         self._is_open = True
 
     async def _call(self, op: str, args: Any, timeout_s: float) -> Any:
@@ -91,19 +82,18 @@ class VerlTrainer(PairedTrainer):
             raise EngineFailure("the verl trainer is not started")
         return await super()._call(op, args, timeout_s)
 
-    async def _publish(self, answer: Any, handover: Handover) -> None:
-        """Publish the new version. Raise EngineLost: the driver already has it, and the sampler must follow."""
+    async def _publish(self, answer: Any) -> None:
         version = answer["version"]
         if "broadcast" in answer:
-            await handover.within_limit(version, self._broadcast(version, answer["broadcast"]))
+            await self._broadcast(version, answer["broadcast"])
             return
         path = Path(answer["weights"])
         if not path.exists():
-            raise EngineLost(
-                f"weight version {version} could not be published: rank 0 of the trainer wrote it on another host: set"
+            raise EngineFailure(
+                "rank 0 of the trainer wrote it on another host: set"
                 " actor_rollout_ref.rollout.checkpoint_engine.backend to nccl"
             )
-        await handover.hand_over(WeightFile(path, version))
+        await self._hand_over(WeightFile(path, version))
 
     async def _broadcast(self, version: int, meeting: Mapping[str, Any]) -> None:
         """Call trainer and sampler at once, because the samplers wait for rank 0. If one fails, cancel the other."""
@@ -118,7 +108,7 @@ class VerlTrainer(PairedTrainer):
             shapes=tuple(tuple(shape) for shape in shapes),
         )
         sending = self.process.call("send", version, timeout_s=self._limits.publish_timeout_s)
-        await together([sending, self._send(source)])
+        await together([sending, self._sampler.publish(source)])
 
 
 def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerProcess:
@@ -164,18 +154,16 @@ def build_verl(
         ray_address=config.ray_address,
     )
     driver = build_driver(job, config, log_directory / "driver.log")
-    shares: dict[str, Any] = {"suspend": sampler.suspend, "resume": sampler.resume}
     trainer = VerlTrainer(
         driver,
         job,
         model_directory,
         config,
-        publish=sampler.publish,
+        sampler=sampler,
         limits=VerlLimits(boot_timeout_s=boot_timeout_s, train_timeout_s=config.train_timeout_s),
-        **(shares if settings.layout.colocated else {}),
     )
     # The trainer takes whole nodes of a cluster, so it must find them before the replicas fill the rest.
-    return Pair(sampler, trainer, settings.layout.colocated, trainer_first=config.ray_address is not None)
+    return Pair(sampler, trainer, trainer_first=config.ray_address is not None)
 
 
 def check_cluster(merged: VerlSettings, config: ServerConfig) -> None:

@@ -16,14 +16,11 @@ from vllm_stand_in import StandIns, complete, expected_tokens
 
 from swarm.backends.local.engine import build_local, build_worker
 from swarm.backends.local.pair import PublishingTrainer, build_pair, sampler_settings
-from swarm.backends.pairing import Pair
-from swarm.backends.replicas.handover import Handover, shared_memory_of
-from swarm.backends.replicas.layout import WeightFile
+from swarm.backends.pairing import Pair, shared_memory_of
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
 from swarm.model_path import BUNDLED_DIRECTORY
-from swarm.sampler import EngineLost
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -152,26 +149,13 @@ async def test_a_sampler_that_does_not_take_a_version_is_started_again_with_it(
     assert set((await complete(pair.sampler, PROMPT)).versions) == {1}
 
 
-async def test_a_version_that_cannot_be_published_ends_the_pair(tmp_path: Path) -> None:
-    async def never(source: Any) -> None:
-        await asyncio.sleep(3600)
-
-    handover = Handover(never, limit_s=0.05)
-    path = tmp_path / "weights"
-    path.touch()
-
-    with pytest.raises(EngineLost, match=r"weight version 3 was not published within 0\.05 s"):
-        await handover.hand_over(WeightFile(path, 3))
-
-
 async def test_on_one_device_vllm_sleeps_while_the_worker_loads_and_trains(stand_ins: StandIns, tmp_path: Path) -> None:
     config = ServerConfig(home=tmp_path / "home")
     sampler = stand_ins.sampler(layout={"colocated": True})
     worker = build_worker(config, tmp_path / "worker.log")
     loaded, _ = build_local(TrainJob(lr=1e-3).resolve(), config, worker)
-    handover = Handover(sampler.publish, suspend=sampler.suspend, resume=sampler.resume)
-    trainer = PublishingTrainer(loaded, handover, shared_memory_of(config.home), train_timeout_s=LIMIT_S)
-    pair = Pair(sampler, trainer, colocated=True)
+    trainer = PublishingTrainer(loaded, sampler, shared_memory_of(config.home), train_timeout_s=LIMIT_S)
+    pair = Pair(sampler, trainer)
     async with asyncio.timeout(LIMIT_S):
         await pair.start()
         await pair.trainer.train(await make_batch(pair, step=1))

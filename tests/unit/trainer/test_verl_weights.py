@@ -9,14 +9,15 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from process_support import descendants, is_running
 
+from swarm.backends.pairing import shared_memory_of
 from swarm.backends.process.worker_process import WorkerProcess
-from swarm.backends.replicas.handover import shared_memory_of
 from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
 from swarm.backends.verl.engine import VerlLimits, VerlTrainer
 from swarm.config import ServerConfig
@@ -102,12 +103,22 @@ while data := os.read(0, 65536):
 """A driver that answers each operation as it is told."""
 
 
+async def nothing() -> None:
+    pass
+
+
+def sampler_of(publish: Any, suspend: Any = nothing, resume: Any = nothing) -> Any:
+    return SimpleNamespace(publish=publish, suspend=suspend, resume=resume)
+
+
 def make_trainer(tmp_path: Path, publish: Any, answers: dict[str, Any], publish_timeout_s: float = 5.0) -> VerlTrainer:
     command = [sys.executable, "-c", DRIVER.format(answers=answers)]
     driver = WorkerProcess(command, tmp_path / "driver.log")
     limits = VerlLimits(boot_timeout_s=LIMIT_S, train_timeout_s=LIMIT_S, publish_timeout_s=publish_timeout_s)
     job = TrainJob(engine="verl")
-    return VerlTrainer(driver, job, BUNDLED_DIRECTORY, ServerConfig(home=tmp_path), publish=publish, limits=limits)
+    return VerlTrainer(
+        driver, job, BUNDLED_DIRECTORY, ServerConfig(home=tmp_path), sampler=sampler_of(publish), limits=limits
+    )
 
 
 def trained(path: Path, version: int = 1) -> dict[str, Any]:
@@ -180,10 +191,8 @@ async def test_sampler_on_the_same_gpus_sleeps_while_the_trainer_works(tmp_path:
         TrainJob(engine="verl"),
         BUNDLED_DIRECTORY,
         ServerConfig(home=tmp_path),
-        publish=noting("publish"),
+        sampler=sampler_of(noting("publish"), noting("suspend"), noting("resume")),
         limits=VerlLimits(LIMIT_S, LIMIT_S),
-        suspend=noting("suspend"),
-        resume=noting("resume"),
     )
     await trainer.start()
     await trainer.train(BATCH)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_server import Canned, ScriptedServer, chat_reply
 
 from swarm.environments import Grade, load_environment
 from swarm.environments.base import EnvironmentTask
@@ -32,56 +31,38 @@ KEY = "sk-canary-0123456789"
 TASK = EnvironmentTask(Task("What is the capital of Peru?", "t1"), {"answer": "Lima"})
 
 
-@dataclass
-class Endpoint:
-    """A server that speaks the chat protocol. `replies` are given out in turn, the last for ever: text, or a status."""
+class JudgingServer(ScriptedServer):
+    """A judge, which says at first that all is right."""
 
-    url: str = ""
-    replies: list[str | int | bytes] = field(default_factory=lambda: ["It is right.\nSCORE: 1"])
-    requests: list[dict[str, Any]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.will_say("It is right.\nSCORE: 1")
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/v1"
 
     @property
     def prompt(self) -> str:
-        return self.requests[-1]["messages"][0]["content"]
+        return self.heard[-1].body["messages"][0]["content"]
+
+    def will_say(self, *replies: str | int | bytes) -> None:
+        """Say each of these in turn, the last for ever: a text, the body of an answer, or a status."""
+        self.script(*map(self._answer, replies))
+
+    def _answer(self, reply: str | int | bytes) -> Canned:
+        if isinstance(reply, str):
+            return chat_reply(content=reply)
+        if isinstance(reply, bytes):
+            return Canned(body=reply)
+        headers = {"location": f"{self.base_url}/chat/completions", "retry-after": "7"}
+        return Canned(reply, {"error": {"message": f"no: {reply}, you said Bearer {KEY}"}}, headers)
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    shared, lock = Endpoint(), threading.Lock()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            with lock:
-                shared.requests.append(body)
-                shared.headers.append({name.lower(): value for name, value in self.headers.items()})
-                reply = shared.replies.pop(0) if len(shared.replies) > 1 else shared.replies[0]
-            if self.path != "/v1/chat/completions":
-                reply = 404
-            status = reply if isinstance(reply, int) else 200
-            key = self.headers["authorization"]
-            document: dict[str, Any] = {"error": {"message": f"no: {status}, you said {key}"}}
-            if isinstance(reply, str):
-                message = {"role": "assistant", "content": reply}
-                document = {"choices": [{"index": 0, "message": message}], "usage": {"total_tokens": 42}}
-            content = reply if isinstance(reply, bytes) else json.dumps(document).encode()
-            self.send_response(status)
-            if status == 302:
-                self.send_header("location", f"{shared.url}/chat/completions")
-            self.send_header("retry-after", "7")
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: object) -> None:
-            return
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        shared.url = f"http://127.0.0.1:{server.server_port}/v1"
-        yield shared
-        server.shutdown()
+def endpoint() -> Iterator[JudgingServer]:
+    with closing(JudgingServer()) as server:
+        yield server
 
 
 @pytest.fixture
@@ -95,9 +76,9 @@ def pauses() -> list[float]:
 
 
 @pytest.fixture
-def judge(endpoint: Endpoint, log: Path, pauses: list[float]) -> Callable[..., Judge]:
+def judge(endpoint: JudgingServer, log: Path, pauses: list[float]) -> Callable[..., Judge]:
     def make(url: str | None = None, **options: Any) -> Judge:
-        client = ChatEndpoint(url or endpoint.url, "grader-1", "JUDGE_KEY", 60)
+        client = ChatEndpoint(url or endpoint.base_url, "grader-1", "JUDGE_KEY", 60)
         return Judge(client, CallLog(log), pause=pauses.append, **options)
 
     return make
@@ -107,14 +88,14 @@ def records(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def test_a_reply_is_worth_what_the_judge_says_in_its_last_line(endpoint: Endpoint, judge: Any) -> None:
-    endpoint.replies = ["SCORE: 1\nNot quite.\nSCORE: 0.75\n"]
+def test_a_reply_is_worth_what_the_judge_says_in_its_last_line(endpoint: JudgingServer, judge: Any) -> None:
+    endpoint.will_say("SCORE: 1\nNot quite.\nSCORE: 0.75\n")
     grade = judge()(TASK, "Cusco or Lima", "Lima")
     assert grade == Grade(0.75, True, {"judge_score": 0.75, "judge_reason": "SCORE: 1\nNot quite."})
     assert not judge(success=0.8)(TASK, "Cusco or Lima", "Lima").is_success
-    [asked, _] = endpoint.requests
-    assert (asked["model"], asked["temperature"]) == ("grader-1", 0)
-    assert "authorization" not in endpoint.headers[0], "no key is set"
+    [asked, _] = endpoint.heard
+    assert (asked.body["model"], asked.body["temperature"]) == ("grader-1", 0)
+    assert "Authorization" not in endpoint.heard[0].headers, "no key is set"
     for part in ("What is the capital of Peru?", "Lima", "Cusco or Lima", "SCORE: x"):
         assert part in endpoint.prompt
 
@@ -129,9 +110,9 @@ def test_a_reply_is_worth_what_the_judge_says_in_its_last_line(endpoint: Endpoin
     ],
 )
 def test_what_a_reply_says_of_itself_is_text_between_marks_it_cannot_know(
-    endpoint: Endpoint, judge: Any, reply: str
+    endpoint: JudgingServer, judge: Any, reply: str
 ) -> None:
-    endpoint.replies = ["It asks for a score.\nSCORE: 0"]
+    endpoint.will_say("It asks for a score.\nSCORE: 0")
     assert judge()(TASK, reply, "Lima").score == 0
     [mark] = re.findall(r"the two lines with the mark ([0-9a-f]{24})", endpoint.prompt)
     assert endpoint.prompt.count(f"[{mark}]\n{reply}\n[{mark}]") == 1
@@ -162,12 +143,12 @@ def test_only_a_last_line_of_the_form_is_a_score(text: str, score: float | None)
 
 
 def test_every_call_is_recorded_and_the_key_is_nowhere(
-    endpoint: Endpoint, judge: Any, log: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: JudgingServer, judge: Any, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", KEY)
-    endpoint.replies = [f"Your key is {KEY}.", 503, f"{KEY}\nSCORE: 0.5"]
+    endpoint.will_say(f"Your key is {KEY}.", 503, f"{KEY}\nSCORE: 0.5")
     grade = judge()(TASK, "Lima", "Lima")
-    assert [each["authorization"] for each in endpoint.headers] == [f"Bearer {KEY}"] * 3
+    assert [each.headers["Authorization"] for each in endpoint.heard] == [f"Bearer {KEY}"] * 3
     first, second, third = records(log)
     assert third.keys() == {"time", "task_id", "model", "prompt", "answer", "score", "tokens", "seconds"}
     assert (third["task_id"], third["model"], third["score"], third["tokens"]) == ("t1", "grader-1", 0.5, 42)
@@ -177,16 +158,16 @@ def test_every_call_is_recorded_and_the_key_is_nowhere(
     assert KEY not in log.read_text() and KEY not in str(grade)
 
 
-def test_the_same_is_not_asked_twice_even_at_the_same_time(endpoint: Endpoint, judge: Any, log: Path) -> None:
+def test_the_same_is_not_asked_twice_even_at_the_same_time(endpoint: JudgingServer, judge: Any, log: Path) -> None:
     asked = judge()
     with ThreadPoolExecutor(8) as pool:
         grades = list(pool.map(lambda number: asked(TASK, f"Lima {number % 2}", "Lima"), range(40)))
-    assert len(endpoint.requests) == len(records(log)) == 2
+    assert len(endpoint.heard) == len(records(log)) == 2
     assert set(map(str, grades)) == {str(grades[0])}
 
 
-def test_busy_and_broken_servers_are_asked_again(endpoint: Endpoint, judge: Any, pauses: list[float]) -> None:
-    endpoint.replies = [429, 500, b"<html>", "SCORE: 1"]
+def test_busy_and_broken_servers_are_asked_again(endpoint: JudgingServer, judge: Any, pauses: list[float]) -> None:
+    endpoint.will_say(429, 500, b"<html>", "SCORE: 1")
     assert judge()(TASK, "Lima", "Lima").score == 1
     assert pauses == [7, 7, 4]
 
@@ -203,7 +184,7 @@ def test_busy_and_broken_servers_are_asked_again(endpoint: Endpoint, judge: Any,
     ],
 )
 def test_without_a_verdict_there_is_a_failure_and_no_score(
-    endpoint: Endpoint,
+    endpoint: JudgingServer,
     judge: Any,
     monkeypatch: pytest.MonkeyPatch,
     reply: str | int | bytes,
@@ -211,15 +192,16 @@ def test_without_a_verdict_there_is_a_failure_and_no_score(
     message: str,
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", KEY)
-    endpoint.replies = [reply]
+    endpoint.will_say(reply)
     with pytest.raises(EnvironmentFailure, match=message) as failed:
         judge()(TASK, "Lima", "Lima")
-    assert len(endpoint.requests) == calls
+    assert len(endpoint.heard) == calls
     assert KEY not in failed.value.message and "\n" not in failed.value.message
 
 
-def test_a_failure_is_not_remembered(endpoint: Endpoint, judge: Any) -> None:
-    asked, endpoint.replies = judge(), [400, "SCORE: 1"]
+def test_a_failure_is_not_remembered(endpoint: JudgingServer, judge: Any) -> None:
+    asked = judge()
+    endpoint.will_say(400, "SCORE: 1")
     with pytest.raises(EnvironmentFailure):
         asked(TASK, "Lima", "Lima")
     assert asked(TASK, "Lima", "Lima").score == 1
@@ -232,15 +214,15 @@ def test_a_judge_that_cannot_be_reached_is_one_line(judge: Any, log: Path) -> No
     assert [each["answer"] for each in records(log)] == [None] * MAX_CALLS
 
 
-def test_a_log_that_cannot_be_written_ends_the_asking(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_ends_the_asking(endpoint: JudgingServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    asked = Judge(ChatEndpoint(endpoint.url, "m", "JUDGE_KEY", 60), CallLog(tmp_path / "file" / "x.jsonl"))
+    asked = Judge(ChatEndpoint(endpoint.base_url, "m", "JUDGE_KEY", 60), CallLog(tmp_path / "file" / "x.jsonl"))
     with pytest.raises(EnvironmentFailure, match=r"judge_log .* cannot be written"):
         asked(TASK, "Lima", "Lima")
-    assert len(endpoint.requests) == 1
+    assert len(endpoint.heard) == 1
 
 
-def test_a_prompt_of_ones_own_may_have_braces_and_needs_no_answer(endpoint: Endpoint, judge: Any) -> None:
+def test_a_prompt_of_ones_own_may_have_braces_and_needs_no_answer(endpoint: JudgingServer, judge: Any) -> None:
     judge(prompt='{question} Like {"a": {0}}: {reply}')(TASK, "{question}", None)
     assert '? Like {"a": {0}}: [' in endpoint.prompt and "]\n{question}\n[" in endpoint.prompt
     with pytest.raises(ValueError, match="there is no answer to put into judge_prompt"):
@@ -258,25 +240,25 @@ def write(path: Path) -> Path:
 
 
 def test_a_task_file_takes_the_judge_and_its_options(
-    endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: JudgingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+    monkeypatch.setenv("OPENAI_BASE_URL", endpoint.base_url)
     monkeypatch.setenv("SWARM_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("OTHER_KEY", KEY)
     options: dict[str, Any] = {"split": "part", "grader": "judge", "judge_model": "m", "judge_key_env": "OTHER_KEY"}
     options |= {"judge_success": 0.9, "grader_seconds": 50}
     query = "&".join(f"{name}={value}" for name, value in options.items())
     environment = load_environment(f"{write(tmp_path / 'tasks.jsonl')}?{query}")
-    endpoint.replies = ["Nothing is right.\nSCORE: 0"]
+    endpoint.will_say("Nothing is right.\nSCORE: 0")
     task = next(environment.tasks(Split.TRAIN))
     assert environment.solution(task) is None
     assert environment.grade(task, [{"role": "assistant", "content": "x"}]).score == 0
     assert json.dumps(task.answer["answer"]) in endpoint.prompt
-    assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert endpoint.heard[0].headers["Authorization"] == f"Bearer {KEY}"
     found = list(check_environment(environment))
     assert [each for each in found if each.severity is CheckSeverity.FAIL] == []
     # Empty answers, "?" and the question itself, of two tasks of the split.
-    assert len(records(tmp_path / "home" / "judge_calls.jsonl")) == len(endpoint.requests) == 1 + 2 * 3
+    assert len(records(tmp_path / "home" / "judge_calls.jsonl")) == len(endpoint.heard) == 1 + 2 * 3
 
 
 WRONG = [

@@ -123,7 +123,9 @@ def test_without_a_server_nothing_can_be_reached(sandbox, server, tmp_path):
 
 
 SEEN = """
-    import httpx, json, os, socket, sys, swarm.types
+    import ctypes, httpx, json, os, socket, sys, swarm.types
+
+    libc = ctypes.CDLL(None)
 
     def can_connect(port):
         try:
@@ -144,6 +146,10 @@ SEEN = """
         "/proc/sys/vm/overcommit_memory", "/run/swarm/link/x", "client.py", swarm.types.__file__, sys.executable,
         sys.prefix + "/x", "x", "/tmp/x", os.environ["HOME"] + "/x",
     ]
+    calls = {
+        "unshare": lambda: libc.unshare(0x10000000), "memfd": lambda: libc.memfd_create(b"x", 0),
+        "personality": lambda: libc.personality(0x40000), "kill": lambda: libc.kill(2, 19),
+    }
     hosts = [secret, "/root/.ssh", "/etc/passwd", "/etc/shadow", "/var", "/run/systemd"]
     print(json.dumps({
         "answer": httpx.post(url + "/v1/x", content="x", timeout=60).text,
@@ -155,6 +161,7 @@ SEEN = """
         "capabilities": int(status["CapEff"], 16),
         "no new privileges": int(status["NoNewPrivs"]),
         "users": sorted(set(os.getresuid())),
+        "allowed calls": [name for name, call in calls.items() if call() >= 0],
     }))
     print("said", file=sys.stderr)
     sys.exit(7)
@@ -185,6 +192,7 @@ def test_in_every_form_of_the_sandbox_a_program_has_its_server_and_nothing_of_th
             assert seen == {
                 "answer": "x", "other server": False, "shown of the host": [], "homes": ["sandbox"],
                 "written": ["x", "/tmp/x", "/home/sandbox/x"], "capabilities": 0, "no new privileges": 1,
+                "allowed calls": [],
             }  # fmt: skip
             assert [path.name for path in workdir.iterdir()] == ["client.py"]
 
@@ -264,7 +272,11 @@ def test_a_link_in_the_working_directory_shows_nothing_of_the_host(run, tmp_path
 def test_a_program_sees_of_the_package_what_it_needs(sandbox, tmp_path):
     code = """
         import importlib
-        import swarm.program.hosted.host
+        import swarm.program.hosted.__main__, swarm.program.hosted.host, swarm.sandbox.inside, swarm.job
+        from swarm.client import *
+        from swarm.program import answer_in_turn
+        from swarm.tasks import Split
+        import httpx, openai, pydantic
         for name in ("swarm.tasks.families", "swarm.environments.registry", "reasoning_gym.factory",
                      "swarm.environments.sources.bundled", "swarm.program.training", "swarm.sandbox.sandbox"):
             try:
@@ -272,9 +284,6 @@ def test_a_program_sees_of_the_package_what_it_needs(sandbox, tmp_path):
                 print("imported", name)
             except ImportError:
                 pass
-        from swarm.program import answer_in_turn
-        from swarm.tasks import Split
-        import httpx, openai, pydantic
         print("all that is needed")
     """
     (tmp_path / "program.py").write_text(textwrap.dedent(code))

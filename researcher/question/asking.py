@@ -90,10 +90,8 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
     factors = _with_baseline(factors, flags.baseline)
     if flags.kind is StudyKind.COMPARE and not factors and needs_factors:
         raise TopicInvalid("nothing is compared: name a setting with its values, as in --vary lr=1e-3,3e-3")
-    if flags.asked in _OF_TWO and len(factors) < 2 and (factors or needs_factors):
-        raise TopicInvalid(f"--ask {flags.asked} is about two factors: add another --vary, or leave --ask out")
-    if flags.asked is Asked.NEEDED and (factors or needs_factors):
-        _check_needed(factors)
+    if factors or needs_factors:
+        check_asked(flags.asked, factors)
     if flags.kind is StudyKind.OPTIMIZE and flags.asked not in _OF_SEARCH:
         raise TopicInvalid(f"--ask {flags.asked} is about given arms: leave --kind {flags.kind} or --ask out")
     return Question(
@@ -105,8 +103,15 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
     )
 
 
-def _check_needed(factors: Sequence[Factor]) -> None:
-    """Raise TopicInvalid unless the one factor has a level that is off, or numbers of which the least may be enough."""
+def check_asked(asked: Asked, factors: Sequence[Factor]) -> None:
+    """Raise TopicInvalid unless the relation can be asked of the factors.
+
+    What is needed is one factor with a level that is off, or with numbers of which the least may be enough.
+    """
+    if asked in _OF_TWO and len(factors) < 2:
+        raise TopicInvalid(f"--ask {asked} is about two factors: add another --vary, or leave --ask out")
+    if asked is not Asked.NEEDED:
+        return
     spec = SPECS.get(factors[0].name) if len(factors) == 1 else None
     if spec is None or not (
         spec.is_numeric or any(level.factors[spec.name] == spec.off for level in factors[0].levels)

@@ -98,10 +98,7 @@ def list_fixed(request: FrameRequest) -> str:
     lines = [f"- {name}: {value}" for name, value in fixed.items() if value not in (None, "", "[]")]
     if not lines:
         return "Nothing else was fixed by the person."
-    opening = (
-        "Fixed by the person; give `kind`, `ask`, `vary` and `baseline` as they stand here, and leave the rest out:"
-    )
-    return "\n".join([opening, *lines])
+    return "\n".join(["Fixed by the person; leave it out of your answer:", *lines])
 
 
 def _fixed_rules(request: FrameRequest) -> dict[str, Any]:

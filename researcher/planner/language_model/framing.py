@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -30,8 +31,9 @@ from researcher.planner.designs import BASELINE, DEFAULT_TASK, default_job, draw
 from researcher.planner.language_model.answers import MAX_ARMS, FrameAnswer, Unusable, is_arm_name, parse_answer
 from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, contents_of
 from researcher.planner.language_model.briefing import TUNABLE
-from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
-from researcher.question.flags import read_fixed, value_as_text
+from researcher.question.asking import METRICS_OF, QuestionFlags, build_question, check_asked
+from researcher.question.flags import read_fixed
+from researcher.question.wording import state_question
 from swarm.environments import is_bundled
 from swarm.errors import JobInvalid
 from swarm.tasks import TASK_FAMILIES
@@ -55,7 +57,7 @@ def check_request(request: FrameRequest) -> None:
 def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | FrameAnswer:
     """Return the charter that an answer frames, or the answer itself if it refuses the topic.
 
-    Raises Unusable if the answer is invalid or contradicts the person's flags.
+    What a person fixed by flags stands, whatever the answer says of it. Raises Unusable if the answer is invalid.
     """
     answer = parse_answer(text, FrameAnswer)
     if answer.infeasible and not request.assume:
@@ -65,8 +67,7 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
     _check_family(answer, request)
     measured = read_measuring(answer, request)
     try:
-        question = build_question(_read_flags(answer, measured.question))
-        question = _keep_asked(question, request.question)
+        question = _read_question(answer, request.question)
         measured = complete_metric(measured, question)
         charter = draw_up_charter(measured, question, str(answer.family))
         arms = _check_arms(charter)
@@ -76,9 +77,10 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
         _check_choice(question, request, arms)
     check_measuring(charter, request)
     baseline = next(arm.name for arm in arms if arm.is_baseline)
+    has_factors = bool(request.question.factors)
     return replace(
         charter,
-        question=str(answer.question),
+        question=state_question(question, charter.environment_name) if has_factors else str(answer.question),
         # The model must be able to write the name in its plans.
         baseline=baseline if is_arm_name(baseline) else BASELINE,
         planner=author,
@@ -99,68 +101,41 @@ def _check_family(answer: FrameAnswer, request: FrameRequest) -> None:
         raise Unusable(f"the task family is fixed: {fixed}")
 
 
-def _read_flags(answer: FrameAnswer, given: Question) -> QuestionFlags:
-    """Return the answer as flags, together with the settings that a person fixed.
+def _read_question(answer: FrameAnswer, given: Question) -> Question:
+    """Return the question of an answer, in which everything that a person asked stands.
 
-    Raises Unusable or TopicInvalid.
+    The answer may name a baseline for a person's factors. `effect` is a default that no flag states, and so is
+    `compare` without factors: a model may choose other values that fit the topic. Raises Unusable or TopicInvalid.
     """
+    asked = answer.ask or given.asked if given.asked is Asked.EFFECT else given.asked
+    if given.factors:
+        check_asked(asked, given.factors)
+        factors = tuple(_with_baseline(factor, answer.baseline) for factor in given.factors)
+        return replace(given, asked=asked, factors=factors)
     if answer.programs and len(set(answer.programs)) < max(2, len(answer.programs)):
         raise Unusable("programs: name two or more different ones, or none")
-    if answer.kind is StudyKind.OPTIMIZE and answer.design is not None:
+    kind = given.kind if given.kind is StudyKind.OPTIMIZE else answer.kind or given.kind
+    if kind is StudyKind.OPTIMIZE and answer.design is not None:
         raise Unusable("design: a search chooses its arms as it goes: leave it out")
-    fixed = read_fixed(answer.fix)
-    for name in fixed.keys() & given.fixed.keys():
-        if fixed[name] != given.fixed[name]:
-            raise Unusable(f"fix: the person fixed {name}={value_as_text(given.fixed[name])}: it stays so")
-    if given.factors and (added := sorted(fixed.keys() - given.fixed.keys())):
-        raise Unusable(f"fix: the person did not fix {', '.join(added)}: leave it out")
-    return QuestionFlags(
-        kind=answer.kind or given.kind,
-        asked=answer.ask or given.asked,
-        vary=answer.vary,
-        fix=answer.fix,
-        design=answer.design or (given.design if answer.vary else None),
-        baseline=answer.baseline,
-        programs=answer.programs,
-        job={name: value for name, value in given.fixed.items() if name not in fixed},
+    return build_question(
+        QuestionFlags(
+            kind=kind,
+            asked=asked,
+            vary=answer.vary,
+            fix=[text for text in answer.fix if not read_fixed([text]).keys() & given.fixed.keys()],
+            design=answer.design,
+            baseline=answer.baseline,
+            programs=answer.programs,
+            job=given.fixed,
+        )
     )
 
 
-def _keep_asked(question: Question, given: Question) -> Question:
-    """Return the question with everything that a person asked kept as it was.
-
-    Raises Unusable, naming what the answer contradicts. `effect` and `compare` are defaults that no flag states, so
-    without factors a model may choose other values that fit the topic.
-    """
-    if given.asked not in (Asked.EFFECT, question.asked):
-        raise Unusable(f"ask: the person asked for {given.asked}, got {question.asked}")
-    if question.kind is not given.kind and (given.factors or given.kind is StudyKind.OPTIMIZE):
-        raise Unusable(f"kind: the person asked to {given.kind}, got {question.kind}")
-    if not given.factors:
-        return question
-    theirs = {factor.name: factor for factor in given.factors}
-    if added := [factor.name for factor in question.factors if factor.name not in theirs]:
-        raise Unusable(f"vary: the person did not ask about {', '.join(added)}: leave it out")
-    answered = {factor.name: factor for factor in question.factors}
-    kept = tuple(_keep_factor(factor, answered.get(factor.name)) for factor in given.factors)
-    if question.design is not given.design:
-        raise Unusable(f"design: that of the person's factors is {given.design}, got {question.design}")
-    return replace(question, factors=kept)
-
-
-def _keep_factor(given: Factor, answered: Factor | None) -> Factor:
-    """Return the person's factor, with the answer's baseline if the person named none.
-
-    Raises Unusable if the answer leaves the factor out or changes its levels.
-    """
-    levels = ", ".join(level.name for level in given.levels)
-    if answered is None:
-        raise Unusable(f"vary: the person asked about {given.name} as well, with the levels {levels}")
-    if {level.name: level.settings for level in answered.levels} != {item.name: item.settings for item in given.levels}:
-        raise Unusable(f"vary: the person gave {given.name} the levels {levels}: no other, and none left out")
-    if given.compared_with is not None and answered.compared_with not in (None, given.compared_with):
-        raise Unusable(f"baseline: the person compares with {given.compared_with}, got {answered.compared_with}")
-    return replace(given, compared_with=given.compared_with or answered.compared_with)
+def _with_baseline(factor: Factor, names: Sequence[str]) -> Factor:
+    """Return a person's factor, with the answer's baseline if the person named none."""
+    if factor.compared_with is not None:
+        return factor
+    return replace(factor, compared_with=next((level.name for level in factor.levels if level.name in names), None))
 
 
 def _check_arms(charter: Charter) -> tuple[Arm, ...]:
@@ -215,16 +190,13 @@ _SAME_NAMES = (*("amount", "steps", "eval_every", "eval_episodes", "attempt_call
 
 
 def read_measuring(answer: FrameAnswer, request: FrameRequest) -> FrameRequest:
-    """Return the request with what the answer chooses where the person left it open.
-
-    Raises Unusable if the answer contradicts the person.
-    """
-    chosen: dict[str, Any] = {}
-    for name in _SAME_NAMES:
-        chosen[name] = _choose(name, getattr(answer, name), getattr(request, name))
-    chosen["equal"] = _choose("compared_at", answer.compared_at, request.equal)
-    fixed = request.judged_by if "judged_by" in request.fixed or request.judged_by is not JudgedBy.FINAL else None
-    chosen["judged_by"] = _choose("judged_by", answer.judged_by, fixed) or request.judged_by
+    """Return the request with what the answer chooses where the person left it open. Raises Unusable."""
+    chosen: dict[str, Any] = {
+        name: getattr(answer, name) if (fixed := getattr(request, name)) is None else fixed for name in _SAME_NAMES
+    }
+    chosen["equal"] = request.equal or answer.compared_at
+    is_open = "judged_by" not in request.fixed and request.judged_by is JudgedBy.FINAL
+    chosen["judged_by"] = answer.judged_by or request.judged_by if is_open else request.judged_by
     if chosen["amount"] is not None and chosen["equal"] not in (ComparedAt.TOKENS, ComparedAt.TIME):
         raise Unusable("amount: it is a number of tokens or seconds: say compared_at tokens or time, or leave it out")
     is_fixed = "judged_by" in request.fixed or answer.judged_by is not None
@@ -279,25 +251,15 @@ def _check_level(charter: Charter, request: FrameRequest) -> None:
         raise Unusable(f"judged_level: scores on {reference} lie from 0 to 1, got {level:g}")
 
 
-def _choose(name: str, answered: Any, fixed: Any) -> Any:
-    if answered is not None and fixed is not None and answered != fixed:
-        raise Unusable(f"{name}: the person fixed {fixed}, got {answered}: leave it out")
-    return answered if fixed is None else fixed
-
-
 def _read_search(answer: FrameAnswer, request: FrameRequest) -> SearchRules | None:
     """Return the rules of exploration; None for a study that compares given arms. Raises Unusable."""
-    kind = answer.kind or request.question.kind
     given = {"policy": answer.policy, "rungs": tuple(answer.rungs) or None}
-    asked = {name: value for name, value in given.items() if value is not None}
-    if kind is not StudyKind.OPTIMIZE:
+    asked = {name: value for name, value in given.items() if value is not None and name not in request.fixed}
+    if StudyKind.OPTIMIZE not in (answer.kind, request.question.kind):
         if asked:
             raise Unusable(f"{', '.join(asked)}: only a study of the kind optimize explores: leave it out")
         return None
     rules = request.search or _usual_rules(request)
-    for name, value in asked.items():
-        if name in request.fixed and value != getattr(rules, name):
-            raise Unusable(f"{name}: the person fixed {getattr(rules, name)}, got {value}: leave it out")
     rungs = asked.get("rungs", rules.rungs)
     if list(rungs) != sorted(set(rungs)) or rungs[-1] != 1:
         raise Unusable("rungs: they rise from a part of the training up to 1, as in [0.25, 0.5, 1]")

@@ -110,6 +110,7 @@ def test_what_a_person_fixed_is_told_to_the_model_and_stays_fixed() -> None:
     answers = RecordedAnswers(frame=[FRAMED])
     LLMPlanner(answers).frame(FrameRequest(TOPIC, question=Question(factors=read_factors(["lr=1e-3,1e-2,1e-4"]))))
     assert '- vary: ["lr=0.001,0.01,0.0001"]' in answers.last
+    assert "leave it out of your answer" in answers.last
     with pytest.raises(Unusable, match="the task family is fixed"):
         LLMPlanner(RecordedAnswers(frame=[FRAMED])).frame(FrameRequest(topic=TOPIC, family="calc"))
 
@@ -149,6 +150,7 @@ HARM = {"statement": "Harm.", "prediction": "It falls.", "arms": ["lr=0.01"]}
         ({"arms": [arm("lr=0.001"), arm("b", seed=7)]}, "arm b: seed cannot be set"),
         ({"arms": [arm("lr=0.001"), arm("b", total_steps=999)]}, "total_steps cannot be set"),
         ({"arms": [arm("lr=0.001"), arm("b", model="/etc")]}, "model cannot be set"),
+        ({"arms": [arm("lr=0.001"), arm("b", verl={"trainer.logger": "x"})]}, "verl cannot be set"),
         ({"arms": [arm("lr=0.001"), arm("b", batch_size=4096)]}, "batch_size \\* num_repeat is above 2048"),
         ({"hypotheses": [HARM | {"relation": "interaction"}]}, "interaction takes four arms"),
         ({"hypotheses": [HARM | {"relation": "worse", "against": ["nobody"]}]}, "there is no arm nobody"),

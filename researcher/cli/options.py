@@ -71,13 +71,6 @@ ExploreRunsOption = Annotated[
     float | None,
     typer.Option(help="Full runs that a search explores with (default: its part of --max-runs, else 12)."),
 ]
-SplitOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Parts of a search's budget for exploration, confirmation, test and reserve, as in 0.5,0.35,0.05,0.1 (the "
-        "default)."
-    ),
-]
 PlannerOption = Annotated[
     str | None,
     typer.Option(

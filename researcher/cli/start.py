@@ -32,7 +32,6 @@ def start(
     proposer: options.ProposerOption = None,
     rungs: options.RungsOption = None,
     explore_runs: options.ExploreRunsOption = None,
-    split: options.SplitOption = None,
     planner: options.PlannerOption = None,
     model: options.ModelOption = None,
     env: options.EnvOption = None,
@@ -115,7 +114,7 @@ def _read_flags(given: Mapping[str, Any]) -> StudySettings:
             "llm_price": None if price is None else price.split(","),
             "log": given["log"] or (),
             "notes": None if notes is None else str(notes.resolve()),
-            **{name: given[name] and given[name].split(",") for name in ("rungs", "split")},
+            "rungs": given["rungs"] and given["rungs"].split(","),
         }
     )
 

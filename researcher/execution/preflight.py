@@ -12,11 +12,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
 from researcher.plan import ArmProgram, ProgramProblem
@@ -25,30 +24,21 @@ from researcher.record.runs import PROJECT
 from researcher.servers.server_pool import is_outage
 from swarm import SwarmClient
 from swarm.errors import JobInvalid, SandboxUnavailable, SwarmError
-from swarm.job import BUNDLED_MODEL, LR_OF_BUNDLED_MODELS, TrainJob, build_job
+from swarm.job import TrainJob, build_job
 from swarm.program import ENVIRONMENT_FAILED, NO_SANDBOX, is_program
 from swarm.sandbox import Sandbox, SandboxedCommand, plain_command
 
-_NAMES_CODE = re.compile(
-    r"(^|_)(path|paths|dir|directory|file|files|lib|cls|class|classes|function|module|modules|command|entrypoint|env"
-    r"|env_vars|working_dir|url|address|host|plugin|plugins|import|hook|hooks|code|script)$|external|trust_remote"
-)
-"""Matches the last part of a setting's name if the setting stands for code, a file or a place."""
-_WORD = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]{0,63}")
-"""Matches a plain word, which is the value of most settings that are not numbers."""
 _PROMISE = re.compile(r"(?<![\w.])([a-z_]+)=([^\s,]+?)(?=$|[\s,]|\+[a-z_])")
 """Matches a setting and its value in the name of an arm; a plus sign may join two of them."""
 
 
-def check_job(job: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[ProgramProblem, ...]:
-    """Return the problems of a job; `given` are the settings that a person fixed for every arm."""
+def check_job(job: Mapping[str, Any]) -> tuple[ProgramProblem, ...]:
+    """Return the problems of an arm's job."""
     try:
         checked = build_job(dict(job))
     except JobInvalid as error:
         return (ProgramProblem("job", error.message),)
-    objections = list(_object_to_settings(checked.model, checked.verl, given))
-    if reason := why_not_carried_out(job):
-        objections.append(reason)
+    objections = [reason] if (reason := why_not_carried_out(job)) else []
     if checked.eval_every or checked.eval_env is not None:
         objections.append("eval_every, eval_env: the study's own evaluator scores its runs: leave both out")
     if checked.guard != "warn":
@@ -81,37 +71,6 @@ def contradict_name(name: str, job: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _object_to_settings(model: str, verl: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
-    own = given.get("model", BUNDLED_MODEL)
-    if model not in (*LR_OF_BUNDLED_MODELS, own):
-        yield f"model: an arm starts from the study's own model, {own}, not from {model!r}"
-    given_leaves = dict(_leaves(given.get("verl") or {}))
-    for name, value in _leaves(verl):
-        if name in given_leaves and given_leaves[name] == value:
-            continue
-        last = name.rpartition(".")[2]
-        if _NAMES_CODE.search(last) and value not in (None, False):
-            yield f"verl.{name}: only a person may name code, files or places for a server: leave it out"
-        elif isinstance(value, str) and not _WORD.fullmatch(value):
-            yield f"verl.{name}: {value[:60]!r} is neither a number nor a plain word, which only a person may set"
-
-
-def _leaves(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every innermost setting with its dotted name; elements of a list have the name of the list."""
-    for name, value in settings.items():
-        yield from _leaves_of(f"{above}{name}".lstrip("+"), value)
-
-
-def _leaves_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        yield from _leaves(cast(Mapping[str, Any], value), f"{name}.")
-    elif isinstance(value, list):
-        for element in cast(list[Any], value):
-            yield from _leaves_of(name, element)
-    else:
-        yield name, value
-
-
 LINT_TIMEOUT_S = 30.0
 PREFLIGHT_TIMEOUT_S = 90.0
 MAX_CODE_CHARS = 40_000
@@ -131,12 +90,10 @@ def check_program(
     preflight_url: str | None,
     environment: str,
     token: str | None = None,
-    given_job: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[ProgramProblem, ...]:
     """Return all problems of the first stage that has any; empty if the program may run.
 
-    `job` are the arm's settings, and `given_job` those of them that a person set. The program trains on `environment`.
-    Code that a person wrote may import anything.
+    `job` are the arm's settings. The program trains on `environment`. Code that a person wrote may import anything.
 
     The preflight stage runs the job at the smallest size on the fake engine of the server at `preflight_url`, with
     `token`. It works in a temporary folder below `workdir`, and nothing else may use the server meanwhile. Without
@@ -148,7 +105,7 @@ def check_program(
     if problems:
         return problems
     foreign = () if program.trusted else _check_reaches(program.code)
-    problems = (*_check_lint(program.code), *foreign, *check_job(job, given_job))
+    problems = (*_check_lint(program.code), *foreign, *check_job(job))
     problems = problems or _check_functions(program.code)
     if problems or preflight_url is None:
         return problems

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from experiments_db import Experiment, ExperimentStore, RunStatus
-from researcher.charter import Charter, Question, SearchRules
+from researcher.charter import Charter, SearchRules
 from researcher.evaluation.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import EarlyStopping, StoppingLimits, learn_limits
@@ -148,8 +148,7 @@ class ActiveRuns:
 class Deps:
     """The parts of one study.
 
-    `home` is its folder, `given_job` the settings that a person fixed for every arm's job, and `asked` the question as
-    the person asked it. `evaluator` is a method because it needs the charter. `disk` is None if free space is not
+    `home` is its folder. `evaluator` is a method because it needs the charter. `disk` is None if free space is not
     watched. `is_afresh` is set if a question that was asked before is to be studied anew. `reviewer` looks at the arm
     that leads before it is confirmed; None if nobody does. `build_policy` returns the choice of the moves of a search.
     """
@@ -161,8 +160,6 @@ class Deps:
     home: Path
     background: BackgroundTasks = field(default_factory=lambda: BackgroundTasks(1))
     sandbox: Sandbox | None = None
-    given_job: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    asked: Question = field(default_factory=Question)
     environments: StudyEnvironments = field(default_factory=StudyEnvironments)
     limits: StoppingLimits = field(default_factory=StoppingLimits)
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
@@ -212,12 +209,6 @@ class Deps:
     def early_stopping(self, experiment: Experiment) -> EarlyStopping:
         limits = learn_limits(self.store, self.study_id, self.limits)
         return EarlyStopping(limits, engine_of(experiment.job), total_steps(experiment.job))
-
-    def given_to(self, experiment: Experiment) -> dict[str, Any]:
-        """Return the settings that a person fixed for the job of one arm."""
-        levels = self.asked.levels_of(experiment.factors)
-        of_levels = {name: value for level in levels for name, value in level.settings.items()}
-        return {**self.given_job, **self.asked.fixed, **of_levels}
 
     def arm_folder(self, experiment: Experiment) -> Path:
         return self.home / "arms" / experiment.id

@@ -238,8 +238,6 @@ class _Worker:
             ledger=ledger,
             sandbox=sandbox,
             home=self.folder,
-            given_job=settings.base_job(),
-            asked=settings.question(),
             limits=self.limits,
             kept_checkpoints=settings.keep_checkpoints,
             disk=DiskGuard([self.folder], int(settings.min_free_gb * GB), self.measure_space),

@@ -11,7 +11,6 @@ from typing import Any
 from experiments_db import BudgetKind, number_as_text
 from researcher.charter import (
     Budget,
-    BudgetSplit,
     Charter,
     Factor,
     Level,
@@ -45,7 +44,6 @@ class SearchFlags:
     proposer: ProposerName | None = None
     rungs: Sequence[float] | None = None
     runs: float | None = None
-    split: Sequence[float] | None = None
 
     @property
     def fixed(self) -> frozenset[str]:
@@ -69,10 +67,9 @@ def search_rules(
     if by_rules and flags.policy is PolicyName.PLANNER:
         raise TopicInvalid("--policy planner leaves the choice to a language model: name another one, or its --planner")
     usual = SearchRules()
-    split = _read_split(flags.split) if flags.split is not None else usual.split
     runs = flags.runs
     if runs is None:
-        runs = usual.runs if budget.max_runs is None else split.exploration * budget.max_runs
+        runs = usual.runs if budget.max_runs is None else usual.split.exploration * budget.max_runs
         if runs < LEAST_RUNS:
             raise TopicInvalid(
                 f"--max-runs {budget.max_runs} leaves {runs:g} runs for exploration: {LEAST_RUNS:g} are needed"
@@ -85,7 +82,6 @@ def search_rules(
         rungs=_read_rungs(flags.rungs) if flags.rungs is not None else usual.rungs,
         runs=runs,
         episodes=usual.episodes if eval_episodes is None else min(usual.episodes, eval_episodes),
-        split=split,
     )
 
 
@@ -97,16 +93,6 @@ def _read_rungs(rungs: Sequence[float]) -> tuple[float, ...]:
             "in 0.25,0.5,1"
         )
     return tuple(rungs)
-
-
-def _read_split(parts: Sequence[float]) -> BudgetSplit:
-    is_whole = len(parts) == 4 and math.isclose(sum(parts), 1.0, abs_tol=1e-6)
-    if not is_whole or min(parts) < 0 or not parts[0] or not parts[1]:
-        raise TopicInvalid(
-            f"--split {','.join(f'{part:g}' for part in parts)}: give the parts of exploration, confirmation, test and "
-            "reserve, which add up to 1, as in 0.5,0.35,0.05,0.1; the first two are above 0"
-        )
-    return BudgetSplit(*parts)
 
 
 PLAIN_PROGRAM = "plain"

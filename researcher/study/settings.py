@@ -86,8 +86,8 @@ class StudySettings(BaseModel):
     Question: the fields from `kind` to `equal` are the question, from flags or from the topic. `not_studied` are the
     words of the topic that `assume` left out.
 
-    Search: `policy`, `proposer`, `rungs`, `explore_runs` and `split` are rules of a search, and belong to no other kind
-    of study.
+    Search: `policy`, `proposer`, `rungs` and `explore_runs` are rules of a search, and belong to no other kind of
+    study.
 
     Environment: `family` is a bundled environment, `env` any other one. `train_envs` are environments to train on, if
     these differ.
@@ -130,7 +130,6 @@ class StudySettings(BaseModel):
     proposer: ProposerName | None = None
     rungs: tuple[float, ...] | None = None
     explore_runs: float | None = Field(default=None, ge=LEAST_RUNS, allow_inf_nan=False)
-    split: tuple[float, ...] | None = None
     family: str | None = None
     env: str | None = None
     train_envs: tuple[str, ...] = ()
@@ -252,7 +251,7 @@ class StudySettings(BaseModel):
 
     @property
     def search_flags(self) -> SearchFlags:
-        return SearchFlags(self.policy, self.proposer, self.rungs, self.explore_runs, self.split)
+        return SearchFlags(self.policy, self.proposer, self.rungs, self.explore_runs)
 
     def request(self, topic: str) -> FrameRequest:
         unit, _, amount = (self.equal or "").partition("=")

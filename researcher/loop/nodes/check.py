@@ -84,7 +84,6 @@ def _check_on_server(
                 preflight_url=url,
                 environment=deps.environments.reference(trained_on(experiment, charter)),
                 token=None if url is None else deps.pool.token_of(url),
-                given_job=deps.given_to(experiment),
             )
             if problems or program.trusted or slot is None:
                 return problems

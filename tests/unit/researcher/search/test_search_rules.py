@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from researcher.charter import BudgetSplit, PolicyName, ProposerName, SearchRules
+from researcher.charter import PolicyName, ProposerName, SearchRules
 from researcher.errors import TopicInvalid
 from researcher.study.settings import read_settings
 
@@ -15,7 +15,6 @@ FLAGS: dict[str, Any] = {
     "proposer": "grid",
     "rungs": ["0.5", "1"],
     "explore_runs": 5,
-    "split": ["0.6", "0.3", "0", "0.1"],
 }
 
 
@@ -31,9 +30,7 @@ def test_usual_rules_follow_from_the_planner_and_the_budget() -> None:
 def test_flags_of_a_person_stand() -> None:
     rules = read_settings({"kind": "optimize", "max_runs": 30, **FLAGS}).search()
 
-    assert rules == SearchRules(
-        PolicyName.POPULATION, ProposerName.GRID, (0.5, 1.0), runs=5.0, split=BudgetSplit(0.6, 0.3, 0.0, 0.1)
-    )
+    assert rules == SearchRules(PolicyName.POPULATION, ProposerName.GRID, (0.5, 1.0), runs=5.0)
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -48,8 +45,6 @@ def test_flag_of_a_search_is_refused_in_a_comparison(flag: str) -> None:
         ({"policy": "planner"}, "--policy planner"),
         ({"rungs": [0.5]}, "--rungs 0.5"),
         ({"rungs": [0.5, 0.25, 1]}, "--rungs 0.5,0.25,1"),
-        ({"split": [0.5, 0.5]}, "--split 0.5,0.5"),
-        ({"split": [0.5, 0.5, 0.5, 0.5]}, "add up to 1"),
         ({"explore_runs": 9, "max_runs": 9}, "leaves none of --max-runs 9"),
         ({"max_runs": 3}, "leaves 1.5 runs for exploration"),
     ],

@@ -32,12 +32,10 @@ EXTERNAL = "external"
 """The planner that waits for answers from outside."""
 
 _CHUNK = 500
-CURVE_SPANS = 30
 TrialName = tuple[str, int, int]
 """The name of an arm, a seed, and a rung."""
 OVERDUE_SHARE = 0.25
 """The share of its time so far that a run may still take once it has taken longer than the others."""
-SLACK_S = 2.0
 _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
 
 
@@ -45,8 +43,7 @@ _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
 class RunView:
     """One run as shown: step, last train reward and the evaluator's scores; None for a value that is not there yet.
 
-    `rung` is the step up to which an exploring run trains; 0 for a run that counts. `curve` are the train rewards of a
-    run in training, in at most `CURVE_SPANS` means.
+    `rung` is the step up to which an exploring run trains; 0 for a run that counts.
     """
 
     run_id: str
@@ -61,7 +58,6 @@ class RunView:
     final: float | None
     seconds: float | None
     rung: int = 0
-    curve: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +80,6 @@ class StudySnapshot:
     seconds_left: float | None
     budget: tuple[BudgetLine, ...] = ()
     question: PlannerQuestion | None = None
-    is_overdue: bool = False
-    is_minimized: bool = False
     trials: tuple[tuple[str, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +90,6 @@ class StudySnapshot:
             "runs_done": self.done,
             "runs_planned": self.planned,
             "seconds_left": self.seconds_left,
-            "is_overdue": self.is_overdue,
             "leader": None if self.leader is None else self.leader[0],
             "question": question_as_json(self.question),
             "budget": {line.name: {"used": line.used, "limit": line.limit} for line in self.budget},
@@ -106,16 +99,11 @@ class StudySnapshot:
     def progress(self) -> str:
         """The progress as text, such as "3 of 12 runs done, about 4 min left"; empty while nothing is planned.
 
-        No time stands there once nothing planned is left to do. When the last runs take longer than those before, the
-        text says so.
+        No time stands there once nothing planned is left to do.
         """
         if not self.planned:
             return ""
-        left = ""
-        if self.is_overdue:
-            left = ", and what is left takes longer than expected"
-        elif self.seconds_left:
-            left = f", {describe_left(self.seconds_left)}"
+        left = f", {describe_left(self.seconds_left)}" if self.seconds_left else ""
         return f"{self.done} of {self.planned} runs done{left}"
 
     @property
@@ -125,9 +113,8 @@ class StudySnapshot:
         for run in self.runs:
             if run.final is not None and not run.rung:
                 scores.setdefault(run.arm, {})[run.seed] = run.final
-        best = min if self.is_minimized else max
         means = [(arm, fmean(of_arm.values()), len(of_arm)) for arm, of_arm in scores.items()]
-        return best(means, key=lambda item: item[1]) if means else None
+        return max(means, key=lambda item: item[1], default=None)
 
 
 def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
@@ -157,7 +144,6 @@ class SnapshotReader:
         self._runs: dict[str, Run] = {}
         self._views: dict[str, RunView] = {}
         self._progress = TrialProgress()
-        self._is_minimized = False
         self._trials: dict[tuple[str, int], None] = {}
 
     def read(self) -> StudySnapshot:
@@ -173,10 +159,6 @@ class SnapshotReader:
         )
         work = work_of(self._store, study)
         left = estimate_seconds_left(self._progress, now) if work.is_at_work else None
-        is_late = work.is_at_work and is_overdue(self._progress, now)
-        if not self._is_minimized:
-            charter = self._store.find_charter(self._study_id)
-            self._is_minimized = charter is not None and charter.document.get("direction") == "minimize"
         budget = budget_lines(study.settings, self._store.sum_budget(self._study_id))
         progress, question = self._progress, find_question(self._store, study)
         return StudySnapshot(
@@ -189,8 +171,6 @@ class SnapshotReader:
             seconds_left=left,
             budget=budget,
             question=question,
-            is_overdue=is_late,
-            is_minimized=self._is_minimized,
             trials=tuple(self._trials),
         )
 
@@ -210,21 +190,10 @@ class SnapshotReader:
             means: dict[str, dict[str, float]] = {}
             for item in self._store.list_evaluation_summaries(run_ids=ids):
                 means.setdefault(item.run_id, {})[item.phase] = item.mean
-            curves = self._read_curves([run.id for run in runs if run.status is RunStatus.RUNNING])
             for run in runs:
                 self._runs[run.id] = run
-                view = self._view(run, points.get(run.id), means.get(run.id, {}))
-                self._views[run.id] = replace(view, curve=curves.get(run.id, ()))
+                self._views[run.id] = self._view(run, points.get(run.id), means.get(run.id, {}))
         self._progress = self._measure()
-
-    def _read_curves(self, run_ids: list[str]) -> dict[str, tuple[float, ...]]:
-        """Return the train rewards of these runs by run, in few means."""
-        found: dict[str, list[float]] = {}
-        spans = self._store.sample_metrics(run_ids, [REWARD], most=CURVE_SPANS * len(run_ids)) if run_ids else []
-        for span in spans:
-            if span.mean is not None:
-                found.setdefault(span.run_id, []).append(span.mean)
-        return {run_id: tuple(values) for run_id, values in found.items()}
 
     def _view(self, run: Run, point: MetricPoint | None, means: dict[str, float]) -> RunView:
         steps = run.rung or run.job.get("total_steps")
@@ -283,14 +252,6 @@ def estimate_seconds_left(progress: TrialProgress, now: float) -> float | None:
     # A run that takes longer than those before is not about to end: the longer it has taken, the longer it may take.
     active = sum(max(progress.took_s - seconds, OVERDUE_SHARE * seconds) for seconds in elapsed)
     return (waiting * progress.took_s + active) / max(1, len(elapsed))
-
-
-def is_overdue(progress: TrialProgress, now: float) -> bool:
-    """Return whether nothing waits, and every run under way has taken longer than the finished ones."""
-    elapsed = [now - since for since in progress.active_since]
-    is_last = progress.planned - progress.done <= len(elapsed)
-    took = progress.took_s
-    return took is not None and is_last and bool(elapsed) and min(elapsed) > took + SLACK_S
 
 
 def describe_left(seconds: float) -> str:

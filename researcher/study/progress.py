@@ -38,7 +38,7 @@ _STUDY_STYLES = {StudyStatus.FAILED: "red", StudyStatus.PAUSED: "yellow", StudyS
 
 
 def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> RenderableType:
-    """Return a study: its arms by seeds, the curves of the runs in training, the leader, and the last events."""
+    """Return a study: its arms by seeds, the runs in training, the leader, and the last events."""
     study = snapshot.study
     until = study.finished_at or snapshot.now
     head = Text(f"{study.id}  {study.status}  {format_duration(until - study.created_at)}\n", style="bold")
@@ -59,7 +59,7 @@ def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> Renderabl
     if snapshot.runs or snapshot.trials:
         parts += [Text(), draw_arms(snapshot.runs, snapshot.trials)]
     if training := [run for run in snapshot.runs if run.status == RunStatus.RUNNING]:
-        parts += [Text(), draw_curves(training)]
+        parts += [Text(), draw_training(training)]
     parts += [Text(), *(Text(_format_event(event), style=_STYLES[event.severity]) for event in events)]
     return Group(*parts)
 
@@ -176,8 +176,7 @@ def _clock(seconds: float) -> str:
 MOST_ARMS = 15
 MOST_SEEDS = 5
 """The seeds up to which each has a column of its own; more of them are drawn as one sign each."""
-MOST_CURVES = 8
-BLOCKS = "▁▂▃▄▅▆▇█"
+MOST_RUNS = 8
 _RUN_STYLES = {RunStatus.FINISHED: "green", RunStatus.FAILED: "red", RunStatus.STOPPED: "yellow"}
 _SIGNS = {RunStatus.FINISHED: "●", RunStatus.FAILED: "x", RunStatus.STOPPED: "-", RunStatus.PLANNED: "·"}
 UNDER_WAY = "◐"
@@ -224,36 +223,23 @@ def draw_arms(runs: Sequence[RunView], planned: Sequence[tuple[str, int]] = ()) 
     return table
 
 
-def draw_curves(training: Sequence[RunView]) -> Table:
-    """Return the train rewards of the runs in training, one line each, between their lowest and their highest value."""
+def draw_training(training: Sequence[RunView]) -> Table:
+    """Return the runs in training, one line each: step, seconds per step and last train reward."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("in training", "seed", "step", "s/step"):
-        table.add_column(name, no_wrap=name != "in training", justify="left" if name == "in training" else "right")
-    table.add_column("train reward", no_wrap=True)
-    table.add_column("low to high", no_wrap=True, justify="right")
-    table.add_column("now", no_wrap=True, justify="right")
-    for run in training[:MOST_CURVES]:
+    table.add_column("in training")
+    for name in ("seed", "step", "s/step", "train reward"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for run in training[:MOST_RUNS]:
         table.add_row(
             Text(run.arm if run.attempt == 1 else f"{run.arm} (attempt {run.attempt})"),
             str(run.seed),
             f"{run.step}/{run.steps or '?'}",
             "" if run.seconds is None or not run.step else f"{run.seconds / run.step:.2g}",
-            _curve(run.curve),
-            f"{min(run.curve):.3f} to {max(run.curve):.3f}" if run.curve else "",
-            "" if run.train_reward is None else f"{run.train_reward:.3f}",
+            "no step yet" if run.train_reward is None else f"{run.train_reward:.3f}",
         )
-    if len(training) > MOST_CURVES:
-        table.add_row(Text(f"({len(training) - MOST_CURVES} more runs not shown)", style="dim"))
+    if len(training) > MOST_RUNS:
+        table.add_row(Text(f"({len(training) - MOST_RUNS} more runs not shown)", style="dim"))
     return table
-
-
-def _curve(values: Sequence[float]) -> Text:
-    """Return a line of blocks, of which the lowest value has the lowest."""
-    if not values:
-        return Text("no step yet", style="dim")
-    low, high = min(values), max(values)
-    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return Text("".join(BLOCKS[round((value - low) * scale)] for value in values), style="cyan")
 
 
 def _cell(run: RunView | None, *, is_waiting: bool) -> Text:

@@ -15,7 +15,7 @@ from simulated_study import Simulation
 from experiments_db import ExperimentStore, RunStatus
 from researcher.charter import Budget
 from researcher.planner.language_model.briefing import show_budget
-from researcher.study.overview import TrialProgress, estimate_seconds_left, is_overdue, take_snapshot
+from researcher.study.overview import TrialProgress, estimate_seconds_left, take_snapshot
 from researcher.study.progress import Follower, render
 from swarm.guard import REWARD
 
@@ -92,20 +92,13 @@ def test_a_run_that_takes_longer_than_the_others_is_not_said_to_be_about_to_end(
     assert estimate_seconds_left(replace(late, done=4, active_since=()), 1120.0) is None
 
 
-def test_last_runs_that_take_longer_than_those_before_are_said_to(store: ExperimentStore, study_id: str) -> None:
-    late = TrialProgress(done=3, planned=4, took_s=20.0, active_since=(1000.0,))
-    assert is_overdue(late, 1100.0) and not is_overdue(late, 1021.0)
-    assert not is_overdue(replace(late, planned=5), 1100.0), "what waits is a part of the estimate"
-    assert not is_overdue(replace(late, took_s=None), 1100.0) and not is_overdue(replace(late, active_since=()), 1100.0)
-
+def test_time_left_is_said_in_words(store: ExperimentStore, study_id: str) -> None:
     snapshot = replace(take_snapshot(store, study_id), done=3, planned=4, seconds_left=30.0)
     assert snapshot.progress == "3 of 4 runs done, about 30 s left"
     assert replace(snapshot, seconds_left=0.2).progress == "3 of 4 runs done, less than 1 s left"
-    overdue = replace(snapshot, is_overdue=True).progress
-    assert "longer than expected" in overdue and "left" not in overdue.partition("what is left")[2]
 
 
-def test_a_study_at_work_shows_arms_by_seeds_curves_and_the_leader(store: ExperimentStore, study_id: str) -> None:
+def test_a_study_at_work_shows_arms_by_seeds_and_the_leader(store: ExperimentStore, study_id: str) -> None:
     for name, scores in (("lr=0.003", (0.9, 0.7)), ("lr=[b]1[/b]", (0.1, 0.3))):
         arm = store.create_experiment(study_id, name, factors={"lr": 1.0}, job={"total_steps": 30})
         for seed, score in enumerate(scores):
@@ -117,17 +110,11 @@ def test_a_study_at_work_shows_arms_by_seeds_curves_and_the_leader(store: Experi
                 successes=round(10 * score), mean=score, stderr=0.1, evaluator_hash="e",
             )  # fmt: skip
             store.update_run(run.id, status=RunStatus.FINISHED)
-    running = store.list_runs(study_id=study_id, statuses=[RunStatus.RUNNING])[0]
-    store.record_metrics(running.id, {step: {REWARD: step / 100} for step in range(1, 12)})
 
     text = _text(render(take_snapshot(store, study_id)))
 
     assert "leader so far: lr=0.003, held-out mean 0.800 of 2 runs (no verdict yet)" in text
-    assert "lr=[b]1[/b]" in text and "0.700" in text and "0.010 to 0.625" in text
-    [curve] = [word for word in text.split() if set(word) <= set("▁▂▃▄▅▆▇█")]
-    assert curve[0] == "▁" and curve[-1] == "█" and sorted(curve) == list(curve)
-    minimized = replace(take_snapshot(store, study_id), is_minimized=True)
-    assert minimized.leader is not None and minimized.leader[0] == "lr=[b]1[/b]"
+    assert "lr=[b]1[/b]" in text and "0.700" in text
 
 
 @pytest.mark.parametrize("width", [80, 140])

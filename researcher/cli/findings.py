@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from researcher.cli import options
-from researcher.cli.options import DatabaseOption, DetachOption, HomeOption, JsonOption
+from researcher.cli.options import DatabaseOption, HomeOption, JsonOption, WorkOptions, command_with
 from researcher.cli.parts import open_database, print_values, work
 from researcher.cli.terminal import failures_in_one_line
 from researcher.home import DEFAULT_HOME
@@ -73,50 +72,37 @@ def retract(
         print_values({"finding": finding.id, "retracted": finding.retraction or ""}, as_json)
 
 
-def replicate(
-    finding_id: FindingArgument,
+@dataclass(frozen=True, kw_only=True)
+class ReplicateOptions(WorkOptions):
+    """The options of `researcher replicate`."""
+
+    finding_id: FindingArgument
     seeds: Annotated[
         int | None, typer.Option(min=1, max=100, help="Runs per arm (default: as many as the finding rests on).")
-    ] = None,
-    servers: options.ServersOption = None,
-    parallel: options.ParallelOption = 2,
-    max_runs: options.MaxRunsOption = None,
-    max_hours: options.MaxHoursOption = None,
-    max_outage_hours: options.MaxOutageHoursOption = None,
-    max_gpu_hours: options.MaxGpuHoursOption = None,
-    unsafe_no_sandbox: options.UnsafeNoSandboxOption = False,
-    keep_checkpoints: options.KeepCheckpointsOption = "best",
-    min_free_gb: options.MinFreeGbOption = 1.0,
-    webhook: options.WebhookOption = None,
-    detach: DetachOption = False,
-    home: HomeOption = DEFAULT_HOME,
-    db: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    ] = None
+
+
+def _replicate(options: ReplicateOptions) -> None:
     """Begin a study that repeats the two arms of a finding on fresh seeds; the finding is retracted if it fails."""
-    given = _settings_given(locals())
-    with failures_in_one_line(), open_database(home, db, must_exist=True) as store:
+    with failures_in_one_line(), open_database(options.home, options.db, must_exist=True) as store:
         from researcher.memory.replication import read_replication, settings_of, title_of_replication
         from researcher.memory.settlement import set_out_to_check
         from researcher.servers.server_pool import check_servers
         from researcher.study.requests import create_study
-        from researcher.study.settings import sandbox_of
+        from researcher.study.settings import StudySettings, sandbox_of
 
-        replication = read_replication(store, finding_id)
-        settings = settings_of(replication, given)
+        replication = read_replication(store, options.finding_id)
+        given = {name: value for name, value in vars(options).items() if name in StudySettings.model_fields}
+        settings = settings_of(replication, given | {"servers": options.addresses})
         sandbox_of(settings)
         check_servers(settings.servers)
         study = create_study(store, title_of_replication(replication), settings)
-        set_out_to_check(store, study.id, [finding_id])
-        typer.echo(f"study {study.id} repeats finding {finding_id}. {replication.sentence}", err=True)
-        work(store, study.id, home, db, as_json, detach=detach)
+        set_out_to_check(store, study.id, [options.finding_id])
+        typer.echo(f"study {study.id} repeats finding {options.finding_id}. {replication.sentence}", err=True)
+        work(store, study.id, options.home, options.db, options.as_json, detach=options.detach)
 
 
-def _settings_given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are settings of a study, by the names of these."""
-    others = {"finding_id", "detach", "home", "db", "as_json", "servers"}
-    servers = [url.strip() for entry in given["servers"] or [] for url in entry.split(",") if url.strip()]
-    return {name: value for name, value in given.items() if name not in others} | {"servers": servers}
+replicate = command_with(ReplicateOptions, _replicate, "replicate")
 
 
 def _as_table(shown: list[Standing]) -> Table:

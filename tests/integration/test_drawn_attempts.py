@@ -25,9 +25,9 @@ pytestmark = pytest.mark.timeout(300)
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=2)
 
 
-@pytest.fixture
-def server(start_server: Any) -> Iterator[SwarmClient]:
-    with SwarmClient(start_server(JOB).url) as client:
+@pytest.fixture(scope="module")
+def server(start_shared_server: Any) -> Iterator[SwarmClient]:
+    with SwarmClient(start_shared_server(JOB).url) as client:
         yield client
 
 

@@ -47,9 +47,16 @@ def reward(task, transcript, grade):
 """
 
 
-@pytest.fixture
-def server(start_server: Any) -> Iterator[SwarmClient]:
-    with SwarmClient(start_server(JOB).url) as client:
+@pytest.fixture(scope="module")
+def server(start_shared_server: Any) -> Iterator[SwarmClient]:
+    with SwarmClient(start_shared_server(JOB).url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def endless_server(start_shared_server: Any) -> Iterator[SwarmClient]:
+    """A server whose job has no last step, after which it would begin no train episode."""
+    with SwarmClient(start_shared_server(JOB.model_copy(update={"total_steps": None})).url) as client:
         yield client
 
 
@@ -129,19 +136,6 @@ def test_a_program_whose_process_is_killed_as_it_starts_is_started_again(server:
         assert measure(server, load_environment("guess"), program, episodes=2).n == 2
 
 
-def test_a_program_in_a_sandbox_trains_and_is_measured(server: SwarmClient, tmp_path: Path) -> None:
-    guess = load_environment("guess")
-    with opened(THINKS, tmp_path, server.url) as (_, program):
-        assert program.reward is not None and program.schedule is None
-        assert train(server, guess, JOB, program, max_workers=8).steps == 4
-        score = measure(server, guess, program, episodes=6)
-    assert (score.n, score.mean, score.failures) == (6, 0.0, ())
-    points = server.metrics()
-    assert [point.metrics["batch/groups"] for point in points] == [4.0] * 4
-    # Every attempt has the agent's own first answer and one of the model at least, each worth a quarter.
-    assert all(point.metrics["critic/score/mean"] >= 0.5 for point in points)
-
-
 def test_a_program_that_is_killed_again_and_again_loses_no_step(server: SwarmClient, tmp_path: Path) -> None:
     reverse = load_environment("reverse")
     with opened("def agent(task, model, session): return model.chat(session.messages)", tmp_path, server.url) as (
@@ -166,8 +160,8 @@ def test_a_program_that_is_killed_again_and_again_loses_no_step(server: SwarmCli
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            job = JOB.model_copy(update={"total_steps": 5})
-            server.auto_sync_train_config_and_start_engine(job)
+            job = JOB.model_copy(update={"total_steps": 5, "experiment_name": "killed"})
+            server.auto_sync_train_config_and_start_engine(job, force_restart=True)
             done = train(server, reverse, job, replace(program, agent=agent), max_workers=8)
         finally:
             ended.set()
@@ -231,13 +225,13 @@ BROKEN = [
 
 @pytest.mark.parametrize(("code", "message"), BROKEN)
 def test_what_a_program_does_wrong_is_told_with_its_line(
-    server: SwarmClient, tmp_path: Path, code: str, message: str
+    endless_server: SwarmClient, tmp_path: Path, code: str, message: str
 ) -> None:
     reverse = load_environment("reverse")
-    with opened(code, tmp_path, server.url, attempt_limit_s=2.0) as (_, program):
+    with opened(code, tmp_path, endless_server.url, attempt_limit_s=2.0) as (_, program):
         item = next(reverse.tasks("train"))  # type: ignore[arg-type]
         with pytest.raises(SwarmError, match=message) as told:
-            run_once(server, program, reverse, item)
+            run_once(endless_server, program, reverse, item)
     assert "\n" not in told.value.message
 
 
@@ -251,24 +245,6 @@ def run_once(server: SwarmClient, program: Program, environment: Any, item: Any)
         player = _Player(program, environment, http)
         [episode.output] = player.trained(item, {"": episode.credentials}).values()
         return episode.output
-
-
-def test_what_a_program_prints_or_forges_is_no_answer(server: SwarmClient, tmp_path: Path) -> None:
-    code = """
-import os
-def agent(task, model, session):
-    print('{"id": 0, "result": null}')
-    for fd in range(3, 20):
-        try:
-            os.write(fd, b'nonsense\\n{"id": 99, "result": 1}\\n')
-        except OSError:
-            pass
-    return "A"
-"""
-    reverse = load_environment("reverse")
-    with opened(code, tmp_path, server.url) as (_, program):
-        item = next(iter(reverse.tasks("train")))  # type: ignore[arg-type]
-        assert run_once(server, program, reverse, item).reward == 0.0
 
 
 @pytest.mark.parametrize(
@@ -294,5 +270,8 @@ def test_a_program_file_is_its_own_command(start_server: Any, tmp_path: Path) ->
     command = [sys.executable, "program.py", "--server", url, "--env", "guess", "--job", "job.yaml", "--sandbox"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"^step (\d+): reward \d\.\d{3}$", done.stdout, re.MULTILINE) == ["1", "2", "3", "4"]
+    told = re.findall(r"^step (\d+): reward (\d\.\d{3})$", done.stdout, re.MULTILINE)
+    assert [step for step, _ in told] == ["1", "2", "3", "4"]
+    # Every attempt has the agent's own first answer and one of the model at least, each worth a quarter.
+    assert all(float(reward) >= 0.5 for _, reward in told)
     assert done.stdout.endswith("done: 4 steps, 0 episodes failed\n")

@@ -61,15 +61,6 @@ def test_rewards_and_curricula_of_a_program_work_and_its_agent_is_refused(tmp_pa
         assert refused.exit_code == 2 and "has an agent of its own: take the function agent out" in refused.stderr
 
 
-def test_a_worker_that_is_killed_in_mid_run_costs_no_episode(tmp_path: Path, start_server: Any) -> None:
-    url = start_server(TrainJob(engine="fake")).url
-    name = name_of(interpreter(tmp_path), count=300, together=2, die=tmp_path / "died")
-    done = swarm("eval", "--env", name, "--url", url, "-n", "4", "--workers", "2")
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "died").exists()
-    assert json.loads(done.stdout)["episodes"] == 4
-
-
 def test_an_interrupt_ends_attempts_that_would_go_on(tmp_path: Path, start_server: Any) -> None:
     url = start_server(TrainJob(engine="fake")).url
     begun = tmp_path / "begun"
@@ -88,9 +79,11 @@ def test_an_interrupt_ends_attempts_that_would_go_on(tmp_path: Path, start_serve
     [
         ({"python": "/nowhere/python"}, 2, "/nowhere/python cannot be run: No such file or directory"),
         ({"python": sys.executable}, 2, "has no verifiers: install verifiers>=0.4 there"),
+        ({"open": "library"}, 2, "the library is wrong"),
         ({"open": "options"}, 2, "the options is wrong"),
         ({"open": "unknown"}, 3, "the unknown is wrong"),
         ({"open": "exit"}, 1, "the worker of verifiers ended with status 3: ImportError: a library is broken"),
+        ({"open": "noise"}, 1, "it sent the invalid answer b'hello, this is no answer"),
     ],
 )
 def test_what_cannot_be_opened_is_one_line_and_a_documented_exit_code(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from swarm.client.intervals import interval, interval_on_record
+from swarm.client.evaluation import interval, interval_on_record
 from swarm.errors import BadRequest, EngineFailure
 
 if TYPE_CHECKING:

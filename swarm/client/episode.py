@@ -118,6 +118,13 @@ class EpisodeSampling(TypedDict, total=False):
     max_tokens: int | None
 
 
+class EpisodeOptions(EpisodeSampling, total=False):
+    """The lease of an episode, the longest wait for its begin, and its sampling, as `begin_episode` explains them."""
+
+    lease_s: float | None
+    wait_timeout: float
+
+
 @dataclass(slots=True)
 class OpenEpisode:
     """An episode inside `with client.open_episode(task)`; set `output` to end it with that result.

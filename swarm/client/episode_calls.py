@@ -15,6 +15,7 @@ from swarm.client.episode import (
     DEFAULT_END_WAIT_S,
     DEFAULT_WAIT_S,
     Credentials,
+    EpisodeOptions,
     EpisodeSampling,
     OpenEpisode,
     abort_reason,
@@ -233,24 +234,19 @@ class ClientCalls(ServerCalls):
         task: Task,
         episode_type: EpisodeType | str = EpisodeType.TRAIN,
         discard_episode_timeout: float = 240.0,
-        *,
-        lease_s: float | None = DEFAULT_LEASE_S,
-        wait_timeout: float = DEFAULT_WAIT_S,
-        **sampling: Unpack[EpisodeSampling],
+        **options: Unpack[EpisodeOptions],
     ) -> AsyncGenerator[OpenEpisode]:
         """Begin an episode for a `with` block, and end it after the block with the `output` that the block has set.
 
         Without an output the episode is aborted. An exception inside the block aborts it too, and is raised again.
-        `sampling` is that of `begin_episode`.
+        `options` are those of `begin_episode`.
         """
         episode_id, credentials = await self.begin_episode(
             episode_type,
             discard_episode_timeout,
             task_id=task.task_id,
             data_source=task.data_source,
-            lease_s=lease_s,
-            wait_timeout=wait_timeout,
-            **sampling,
+            **options,
         )
         episode = OpenEpisode(task, episode_id, credentials)
         try:

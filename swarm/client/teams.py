@@ -12,14 +12,12 @@ from typing import Unpack
 from swarm.client.client import SwarmClient
 from swarm.client.episode import (
     DEFAULT_END_WAIT_S,
-    DEFAULT_WAIT_S,
     Credentials,
-    EpisodeSampling,
+    EpisodeOptions,
     abort_reason,
     log_failed_abort,
 )
 from swarm.client.episode_calls import ClientCalls
-from swarm.client.heartbeat import DEFAULT_LEASE_S
 from swarm.client.io import Blocking, blocking, blocking_block
 from swarm.errors import BadRequest, Conflict, NotFound, ServerUnreachable, SwarmError, Unavailable
 from swarm.schemas import EndEpisodeResponse, EpisodeState
@@ -67,15 +65,12 @@ class AsyncSwarmTeam:
         task: Task,
         episode_type: EpisodeType | str = EpisodeType.TRAIN,
         discard_episode_timeout: float = 240.0,
-        *,
-        lease_s: float | None = DEFAULT_LEASE_S,
-        wait_timeout: float = DEFAULT_WAIT_S,
-        **sampling: Unpack[EpisodeSampling],
+        **options: Unpack[EpisodeOptions],
     ) -> dict[str, tuple[str, Credentials]]:
         """Begin an episode on every server; return ids and credentials by the name of the client.
 
-        If one cannot begin, the others are aborted. `sampling` applies to each of them. Raises the errors of
-        begin_episode.
+        If one cannot begin, the others are aborted. `options` are those of begin_episode, and apply to each episode.
+        Raises the errors of begin_episode.
         """
         begun: dict[str, tuple[str, Credentials]] = {}
         try:
@@ -85,9 +80,7 @@ class AsyncSwarmTeam:
                     discard_episode_timeout,
                     task_id=task.task_id,
                     data_source=task.data_source,
-                    lease_s=lease_s,
-                    wait_timeout=wait_timeout,
-                    **sampling,
+                    **options,
                 )
         except BaseException:
             await self._abort(_ids(begun), "not_begun_everywhere")
@@ -138,18 +131,13 @@ class AsyncSwarmTeam:
         task: Task,
         episode_type: EpisodeType | str = EpisodeType.TRAIN,
         discard_episode_timeout: float = 240.0,
-        *,
-        lease_s: float | None = DEFAULT_LEASE_S,
-        wait_timeout: float = DEFAULT_WAIT_S,
-        **sampling: Unpack[EpisodeSampling],
+        **options: Unpack[EpisodeOptions],
     ) -> AsyncGenerator[OpenEpisodes]:
         """Begin episodes for a `with` block, and end them after it if it has set an output for each client.
 
         Otherwise they are aborted. An exception inside the block aborts them too, and is raised again.
         """
-        begun = await self.begin_all(
-            task, episode_type, discard_episode_timeout, lease_s=lease_s, wait_timeout=wait_timeout, **sampling
-        )
+        begun = await self.begin_all(task, episode_type, discard_episode_timeout, **options)
         episodes = OpenEpisodes(task, {name: credentials for name, (_, credentials) in begun.items()})
         try:
             yield episodes

@@ -28,12 +28,12 @@ from swarm.gateway.control.server_routes import (
 )
 from swarm.gateway.control.study_routes import add_launch_record_route, add_study_routes
 from swarm.gateway.control.transaction_routes import add_transaction_routes, transaction_router
-from swarm.gateway.dialects.anthropic.routes import MESSAGES, anthropic_models_router, count_router
+from swarm.gateway.dialects.anthropic.routes import MESSAGES, count_router
 from swarm.gateway.dialects.chat.reply import CHAT
 from swarm.gateway.dialects.completions.reply import COMPLETIONS
 from swarm.gateway.dialects.endpoint import model_router
 from swarm.gateway.dialects.models import models_router
-from swarm.gateway.dialects.responses.routes import responses_router
+from swarm.gateway.dialects.responses.reply import RESPONSES
 from swarm.gateway.dialects.tables import describe_bodies
 from swarm.gateway.dialects.tokenize import tokenize_router
 from swarm.gateway.http.audit import AuditLog
@@ -76,10 +76,8 @@ def create_app(deps: RouteDependencies) -> SwarmApi:
     traffic = Traffic()
     # The router tries them in this order, so the most frequent come first.
     routers = (
-        *(model_router(deps.served, dialect) for dialect in (CHAT, MESSAGES, COMPLETIONS)),
-        responses_router(deps.served),
+        *(model_router(deps.served, dialect) for dialect in (CHAT, MESSAGES, COMPLETIONS, RESPONSES)),
         count_router(deps.served),
-        anthropic_models_router(deps.served),
         models_router(deps.served),
         tokenize_router(deps.served),
         *_guarded(deps, traffic),

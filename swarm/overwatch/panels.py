@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from swarm.client.intervals import interval_on_record
+from swarm.client.evaluation import interval_on_record
 from swarm.overwatch.curve import SHOWN_METRICS, curve, figures
 from swarm.overwatch.snapshot import ServerSnapshot
 from swarm.schemas import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarm.client import SwarmClient
-from swarm.client.intervals import interval
+from swarm.client.evaluation import interval
 from swarm.environments import Environment
 from swarm.environments.environment_check import CheckResult, CheckSeverity
 from swarm.program.base import PLAIN, Program

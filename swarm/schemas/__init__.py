@@ -33,7 +33,6 @@ from swarm.schemas.episode_bodies import EndEpisodeRequest as EndEpisodeRequest
 from swarm.schemas.episode_bodies import EndEpisodeResponse as EndEpisodeResponse
 from swarm.schemas.episode_bodies import EpisodeDetail as EpisodeDetail
 from swarm.schemas.episode_bodies import EpisodePage as EpisodePage
-from swarm.schemas.episode_bodies import EpisodeSamples as EpisodeSamples
 from swarm.schemas.episode_bodies import EpisodeUsage as EpisodeUsage
 from swarm.schemas.episode_bodies import EpisodeView as EpisodeView
 from swarm.schemas.episode_bodies import HeartbeatRequest as HeartbeatRequest

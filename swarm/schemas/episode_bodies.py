@@ -309,12 +309,3 @@ class EpisodeDetail(Body):
     turns: list[TurnView]
     samples: list[SampleView]
     advantage: float | None
-
-
-class EpisodeSamples(Body):
-    """The answer to GET episodes/{id}/samples: the training sequences of one episode, and its batch if it has one."""
-
-    episode_id: str
-    batch_id: str | None
-    advantage: float | None
-    samples: list[SampleView]

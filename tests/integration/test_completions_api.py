@@ -31,7 +31,7 @@ class Hosted:
         return self.http.post(path, json=body, headers={"authorization": f"Bearer {self.episode['api_key']}"})
 
     def samples(self) -> list[dict[str, Any]]:
-        return self.http.get(f"/v1/swarm/episodes/{self.episode['episode_id']}/samples").json()["samples"]
+        return self.http.get(f"/v1/swarm/episodes/{self.episode['episode_id']}").json()["samples"]
 
 
 @pytest.fixture(scope="module")

@@ -170,8 +170,8 @@ MODEL_API = Addition(
         ),
         (
             "swarm/gateway/app.py",
-            "for dialect in (CHAT, MESSAGES, COMPLETIONS)",
-            "for dialect in (CHAT, MESSAGES, COMPLETIONS, GENERATE)",
+            "for dialect in (CHAT, MESSAGES, COMPLETIONS, RESPONSES)",
+            "for dialect in (CHAT, MESSAGES, COMPLETIONS, RESPONSES, GENERATE)",
         ),
         (
             "swarm/gateway/dialects/tables.py",

@@ -95,7 +95,6 @@ def test_every_route_has_a_call_on_the_page() -> None:
     values = {
         r"\$ID": "{episode_id}",
         r"^/e/\$KEY": "",
-        r"\$RESPONSE": "{response_id}",
         r"/models/default$": "/models/{model_id}",
         TRANSACTION: "{transaction_id}",
     }
@@ -126,8 +125,6 @@ def test_all_calls_work_as_they_stand(start_server: Any) -> None:
                 del http.headers["authorization"]
             elif command.path.endswith("/begin"):
                 values["ID"] = reply.json()["episode_id"]
-            elif command.path.endswith("/responses"):
-                values["RESPONSE"] = reply.json()["id"]
 
 
 def _send(http: httpx.Client, command: Command, values: dict[str, str]) -> httpx.Response:

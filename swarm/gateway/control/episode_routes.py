@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 
 from swarm.errors import EngineNotReady, EpisodeEnded
 from swarm.gateway.control.server_routes import Served, require_service
-from swarm.gateway.control.views import view_detail, view_episode, view_receipt, view_samples, view_state
+from swarm.gateway.control.views import view_detail, view_episode, view_receipt, view_state
 from swarm.gateway.http.auth import READERS
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import EpisodeQuery
@@ -26,7 +26,6 @@ from swarm.schemas import (
     EndEpisodeResponse,
     EpisodeDetail,
     EpisodePage,
-    EpisodeSamples,
     EpisodeState,
     EpisodeView,
     HeartbeatRequest,
@@ -159,16 +158,6 @@ def add_record_routes(router: APIRouter, served: Served, ledger: Ledger) -> None
     async def list_episodes(query: Annotated[EpisodeQuery, Query()]) -> EpisodePage:
         found = await ledger.episodes(**query.model_dump())
         return EpisodePage(episodes=[view_episode(row) for row in found.episodes], next_cursor=found.next_cursor)
-
-    @router.get("/episodes/{episode_id}/samples", summary="The samples of an episode", responses=errors(404, 507))
-    async def get_samples(episode_id: str) -> EpisodeSamples:
-        """Return the training sequences of an episode.
-
-        Token ids, texts, loss mask, logprobs and weight versions have one entry per token.
-        """
-        row = await ledger.episode(episode_id)
-        turns = await ledger.turns(episode_id)
-        return await asyncio.to_thread(view_samples, row, turns, _codec(served))
 
 
 async def _replay_end(ledger: Ledger, episode_id: str, body: EndEpisodeRequest) -> EndReceipt:

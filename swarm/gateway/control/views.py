@@ -9,7 +9,6 @@ from swarm.ledger import EndReceipt, EpisodeRow, EvaluationRow, JobUse, ModelUse
 from swarm.schemas import (
     EndEpisodeResponse,
     EpisodeDetail,
-    EpisodeSamples,
     EpisodeUsage,
     EpisodeView,
     EvaluationView,
@@ -78,16 +77,6 @@ def view_detail(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) -
 def view_state(row: EpisodeRow) -> EpisodeDetail:
     """Return an episode without turns and samples, for callers that may not read its tokens."""
     return EpisodeDetail(episode=view_episode(row), turns=[], samples=[], advantage=row.advantage)
-
-
-def view_samples(row: EpisodeRow, turns: tuple[Turn, ...], codec: Codec | None) -> EpisodeSamples:
-    """Return the samples of an episode. Token texts are as in `view_detail`."""
-    return EpisodeSamples(
-        episode_id=row.episode_id,
-        batch_id=row.batch_id,
-        advantage=row.advantage,
-        samples=[_view_sample(sample, codec) for sample in merge(turns)],
-    )
 
 
 def view_receipt(receipt: EndReceipt) -> EndEpisodeResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -135,6 +135,30 @@ def only(*neutral: object) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def type_of(value: object) -> object:
+    """Return the field `type` of a JSON object, or None for any other value."""
+    return cast("dict[str, object]", value).get("type") if isinstance(value, dict) else None
+
+
+def joined_text(*kinds: str) -> Callable[[object], object]:
+    """Return a function that joins the text parts of a content. It refuses a part that has no type of `kinds`."""
+
+    def join(content: object) -> object:
+        if not isinstance(content, list):
+            return content
+        texts: list[str] = []
+        for part in cast("list[object]", content):
+            if (kind := type_of(part)) not in kinds:
+                raise unsupported("content parts of type {kind} are not supported: send text", kind=shown(kind))
+            text = cast("dict[str, object]", part).get("text")
+            if not isinstance(text, str):
+                raise PydanticCustomError("text", "a text part needs a string in its field text")
+            texts.append(text)
+        return "".join(texts)
+
+    return join
 
 
 class Strict(BaseModel):

@@ -78,7 +78,6 @@ def read_other_episodes(task, model, session):
     body = {"model": "x", "messages": [{"role": "user", "content": "hello"}]}
     result = {"task_id": "x", "reward": 1.0}
     asks(model, "GET", f"/v1/swarm/episodes/{OTHER}")
-    asks(model, "GET", f"/v1/swarm/episodes/{OTHER}/samples")
     asks(model, "GET", "/v1/swarm/episodes")
     asks(model, "POST", f"/e/{OTHER}/v1/swarm/episodes/{OTHER}/end", result)
     asks(model, "POST", f"/v1/swarm/episodes/{OTHER}/end", result)

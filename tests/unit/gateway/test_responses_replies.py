@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from swarm.errors import BadRequest, EngineFailure
 from swarm.gateway.dialects.responses.items import RecordedResponses, ResponseId
 from swarm.gateway.dialects.responses.reply import ResponseStream, render_response
-from swarm.gateway.dialects.responses.request import parse_response_request, recorded_settings
+from swarm.gateway.dialects.responses.request import parse_response_request
 from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece, parts_of
 from swarm.rollout.model_request import SamplingDefaults
 from swarm.tracker.conversation import canonical_message
@@ -60,9 +60,9 @@ def _head(number=0):
     return CallHead(f"{number:032x}", 1_700_000_000, "nano")
 
 
-def _request(turns=(), deleted=(), **fields):
+def _request(turns=(), **fields):
     body = {"model": "nano", "input": "Hello", **fields}
-    return parse_response_request(body, DEFAULTS, RecordedResponses(turns, deleted), lambda _: True)
+    return parse_response_request(body, DEFAULTS, RecordedResponses(turns), lambda _: True)
 
 
 def _turn(request, reply, output_ids=(5, 6, 7), finish=FinishReason.STOP, number=0):
@@ -258,7 +258,7 @@ def test_logprobs_are_those_of_the_text_and_its_stop_token(nano):
     assert told == [row.token for row in done.logprobs] == ["B", "C", "<|im_end|>"]
 
 
-@pytest.mark.parametrize("case", ["unstored", "deleted", "aborted", "elsewhere"])
+@pytest.mark.parametrize("case", ["unstored", "aborted", "elsewhere"])
 def test_a_response_that_is_not_there_cannot_be_gone_on_from(nano, case):
     request = _request(store=case != "unstored")
     turn = _turn(request, SAID)
@@ -267,16 +267,8 @@ def test_a_response_that_is_not_there_cannot_be_gone_on_from(nano, case):
     if case == "aborted":
         turns = [_turn(request, SAID, finish=FinishReason.ABORT)]
     with pytest.raises(BadRequest) as refusal:
-        _request(turns, [turn.call_id] if case == "deleted" else (), previous_response_id=response_id)
+        _request(turns, previous_response_id=response_id)
     assert refusal.value.param == "previous_response_id"
-
-
-def test_a_turn_alone_tells_what_a_response_needs(nano):
-    request = _request(instructions="Be brief.", tools=[TOOL], max_output_tokens=9)
-    settings = recorded_settings(_turn(request, SAID), has_instructions=True)
-    asked = request.shown.settings
-    assert settings.keys() == asked.keys()
-    assert {name for name in settings if settings[name] != asked[name]} == set()
 
 
 IDS = st.sampled_from("abcdef0123456789")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swarm import SwarmClient, TrainJob
-from swarm.client.intervals import interval, interval_on_record
+from swarm.client.evaluation import interval, interval_on_record
 from swarm.environments import Grade, load_environment
 from swarm.environments.environment_check import CheckSeverity
 from swarm.errors import ProgramFailure

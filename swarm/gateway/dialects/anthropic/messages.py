@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError, from_json
 
-from swarm.gateway.dialects.fields import Strict, shown, unsupported
+from swarm.gateway.dialects.fields import Strict, shown, type_of, unsupported
 from swarm.types import Message, Turn
 
 MAX_MESSAGES = 100_000
@@ -34,12 +34,8 @@ def _as_blocks(content: object) -> object:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _kind(block: object) -> object:
-    return cast("dict[str, object]", block).get("type") if isinstance(block, dict) else None
-
-
 def _known(block: object) -> object:
-    kind = _kind(block)
+    kind = type_of(block)
     if not isinstance(kind, str):
         raise PydanticCustomError("block", "a content block must be an object with a type")
     if kind not in _BLOCKS:
@@ -48,7 +44,7 @@ def _known(block: object) -> object:
 
 
 def _text_only(block: object) -> object:
-    if (kind := _kind(block)) != "text":
+    if (kind := type_of(block)) != "text":
         raise unsupported("only text is supported here, not blocks of type {kind}", kind=shown(kind))
     return block
 

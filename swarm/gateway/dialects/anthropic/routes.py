@@ -1,4 +1,4 @@
-"""The routes of Anthropic's API: messages, token counts, and models in Anthropic's shape."""
+"""The routes of Anthropic's API: messages and token counts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
-from starlette.routing import Match
-from starlette.types import Scope
 
 from swarm.errors import SwarmError
 from swarm.gateway.dialects.anthropic.errors import anthropic_error_response
 from swarm.gateway.dialects.anthropic.messages import RecordedReplies
 from swarm.gateway.dialects.anthropic.reply import MessageStream, render_message
 from swarm.gateway.dialects.anthropic.request import MessagesBody, parse_count_request, parse_message_request
-from swarm.gateway.dialects.endpoint import RECORDED, Dialect, Served, check_model, opened, report_ignored
+from swarm.gateway.dialects.endpoint import RECORDED, Dialect, Served, opened, report_ignored
 from swarm.gateway.dialects.fields import CheckedCall
 from swarm.gateway.http.errors import internal_error
 from swarm.gateway.http.middleware import request_id_of
@@ -27,9 +25,6 @@ from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import RunningEpisode
 
 logger = logging.getLogger(__name__)
-
-VERSION_HEADER = b"anthropic-version"
-"""The header that only the clients of Anthropic's API send, and all of them do."""
 
 
 class AnthropicErrorDetail(BaseModel):
@@ -84,15 +79,6 @@ class AnthropicRoute(DirectRoute):
         return answer
 
 
-class _AnthropicClientsRoute(AnthropicRoute):
-    """A route for Anthropic's clients only, as OpenAI's clients expect another shape at the same path."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if all(name != VERSION_HEADER for name, _ in scope["headers"]):
-            return Match.NONE, {}
-        return super().matches(scope)
-
-
 def _parse(body: Mapping[str, Any], service: ModelService, episode: RunningEpisode) -> CheckedCall[MessagesBody]:
     replies = RecordedReplies(episode.tree.turns)
     return parse_message_request(body, service.defaults(episode), replies, service.codec.reads_option)
@@ -137,35 +123,3 @@ def count_router(served: Served) -> APIRouter:
         return JSONResponse({"input_tokens": len(prompt.prompt_ids)}, headers=headers)
 
     return router
-
-
-def anthropic_models_router(served: Served) -> APIRouter:
-    """Return the router that describes the model. It must come before `models_router`, which has the same paths."""
-    router = APIRouter(prefix="/v1", route_class=_AnthropicClientsRoute, include_in_schema=False)
-
-    @router.get("/models")
-    async def list_models(request: Request) -> Response:
-        service, _ = opened(request, served)
-        name = service.model_name
-        return JSONResponse({"data": [_model(service)], "has_more": False, "first_id": name, "last_id": name})
-
-    @router.get("/models/{model_id:path}")
-    async def get_model(model_id: str, request: Request) -> Response:
-        service, _ = opened(request, served)
-        check_model(model_id, service)
-        return JSONResponse(_model(service))
-
-    return router
-
-
-def _model(service: ModelService) -> dict[str, Any]:
-    context_length = service.episodes.info.context_length
-    return {
-        "type": "model",
-        "id": service.model_name,
-        "display_name": service.model_name,
-        "created_at": "1970-01-01T00:00:00Z",
-        "lifecycle": "active",
-        "max_input_tokens": context_length,
-        "max_tokens": context_length,
-    }

@@ -20,6 +20,7 @@ from swarm.gateway.dialects.fields import (
     Strict,
     checked_body,
     honoured,
+    joined_text,
     labels,
     refused,
     shown,
@@ -76,28 +77,12 @@ def parse_chat_request(body: Mapping[str, Any], defaults: SamplingDefaults) -> C
     return CheckedCall(checked, checked.call(defaults), unknown_fields(body, CHAT_FIELDS))
 
 
-def joined_text(content: object) -> object:
-    """Return the text parts of `content` as one string. Raises PydanticCustomError for a part of another type."""
-    if not isinstance(content, list):
-        return content
-    texts: list[str] = []
-    for part in cast("list[object]", content):
-        kind: object = cast("dict[str, object]", part).get("type") if isinstance(part, dict) else None
-        text: object = cast("dict[str, object]", part).get("text") if isinstance(part, dict) else None
-        if kind != "text":
-            raise unsupported("content parts of type {kind} are not supported: send text", kind=shown(kind))
-        if not isinstance(text, str):
-            raise PydanticCustomError("text", "a text part needs a string in its field text")
-        texts.append(text)
-    return "".join(texts)
-
-
 class _TextPart(Strict):
     type: Literal["text"]
     text: str
 
 
-Content = Annotated[str, BeforeValidator(joined_text, json_schema_input_type=str | list[_TextPart])]
+Content = Annotated[str, BeforeValidator(joined_text("text"), json_schema_input_type=str | list[_TextPart])]
 
 
 class _Function(Strict):
@@ -205,7 +190,5 @@ class ChatBody(CompletionsBody):
             case _AllowedChoice() as allowed:
                 names = tuple(tool.function.name for tool in allowed.allowed_tools.tools)
                 return ToolChoice(ToolMode.REQUIRED, names, parallel)
-            case None:
-                return ToolChoice(ToolMode.AUTO, (), parallel)
             case mode:
-                return ToolChoice(ToolMode(mode), (), parallel)
+                return ToolChoice(ToolMode(mode or "auto"), (), parallel)

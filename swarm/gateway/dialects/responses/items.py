@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, cast
@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest, UnknownParameter
-from swarm.gateway.dialects.fields import Strict, shown, unsupported
+from swarm.gateway.dialects.fields import Strict, joined_text, shown, unsupported
 from swarm.gateway.dialects.responses.tools import custom_arguments, custom_input, qualified_name
 from swarm.tracker.conversation import canonical_message
 from swarm.types import FinishReason, Message, Turn
@@ -28,7 +28,6 @@ ITEM_TYPES = (
     "reasoning",
     "item_reference",
 )
-_TEXTS = ("input_text", "output_text")
 _ITEM_ID = re.compile(r"(rs|msg|fc|ctc)_([0-9a-f]+)(?:_([0-9]{1,6}))?")
 _RESPONSE_ID = re.compile(r"resp_([0-9a-f]+)(i?)(u?)")
 
@@ -61,31 +60,21 @@ class RecordedResponses:
     items that a client sends back become the message that was sampled, and an item can be referred to by its id alone.
     """
 
-    def __init__(self, turns: Iterable[Turn] = (), deleted: Collection[str] = ()) -> None:
-        """Index the turns. `deleted` has the call ids of deleted responses."""
+    def __init__(self, turns: Iterable[Turn] = ()) -> None:
         self._turns = {turn.call_id: turn for turn in turns if turn.finish_reason is not FinishReason.ABORT}
-        self._deleted = deleted
-
-    def find(self, response_id: str) -> tuple[ResponseId, Turn] | None:
-        """Return a response, or None if it does not exist, was not stored or was deleted."""
-        named = ResponseId.read(response_id)
-        if named is None or not named.is_stored or named.call_id in self._deleted:
-            return None
-        turn = self._turns.get(named.call_id)
-        return None if turn is None else (named, turn)
 
     def conversation(self, response_id: str) -> list[Message]:
         """Return the messages up to a response and including it, without its instructions.
 
         Raises BadRequest if there is no such response.
         """
-        found = self.find(response_id)
-        if found is None:
+        named = ResponseId.read(response_id)
+        turn = self._turns.get(named.call_id) if named is not None and named.is_stored else None
+        if named is None or turn is None:
             raise BadRequest(
                 f"no stored response {shown(response_id)} in this episode: send its items as input",
                 param="previous_response_id",
             )
-        named, turn = found
         return [*turn.messages[named.has_instructions :], canonical_message(turn.reply)]
 
     def reply(self, call_id: str) -> Message | None:
@@ -112,27 +101,14 @@ class RecordedResponses:
         }
 
 
-def _joined(content: object) -> object:
-    if not isinstance(content, list):
-        return content
-    texts: list[str] = []
-    for part in cast("list[object]", content):
-        fields = cast("dict[str, object]", part) if isinstance(part, dict) else {}
-        kind, text = fields.get("type"), fields.get("text")
-        if kind not in _TEXTS:
-            raise unsupported("content parts of type {kind} are not supported: send text", kind=shown(kind))
-        if not isinstance(text, str):
-            raise PydanticCustomError("text", "a text part needs a string in its field text")
-        texts.append(text)
-    return "".join(texts)
-
-
 class _TextPart(Strict):
     type: Literal["input_text", "output_text"]
     text: str
 
 
-Text = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[_TextPart])]
+Text = Annotated[
+    str, BeforeValidator(joined_text("input_text", "output_text"), json_schema_input_type=str | list[_TextPart])
+]
 
 
 class _Said(Strict):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from swarm.errors import EngineFailure, SwarmError
 from swarm.gateway.dialects.chat.reply import OpenAiFrames, token_rows
-from swarm.gateway.dialects.endpoint import SseEvent
-from swarm.gateway.dialects.responses.items import ResponseId
-from swarm.gateway.dialects.responses.request import ResponseRequest, Shown
+from swarm.gateway.dialects.endpoint import RECORDED, Dialect, SseEvent
+from swarm.gateway.dialects.responses.items import RecordedResponses, ResponseId
+from swarm.gateway.dialects.responses.request import ResponseRequest, Shown, parse_response_request
 from swarm.gateway.dialects.responses.tools import ClientCallForm, custom_input
+from swarm.gateway.http.openapi import model_responses
+from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
+from swarm.rollout.episodes import RunningEpisode
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, ReasoningPart, ReplyPart, TextPart, TokenDelta, ToolCallPart, Turn
 
@@ -23,11 +26,10 @@ Item = dict[str, Any]
 def render_response(request: ResponseRequest, result: CallResult, codec: Codec) -> dict[str, Any]:
     """Return the body of a finished call. Raises EngineFailure for an aborted turn, as its reply is incomplete."""
     (completion,) = result.completions
-    return show_response(request.shown, result.head, completion, codec)
+    return _show(request.shown, result.head, completion, codec)
 
 
-def show_response(shown: Shown, head: CallHead, completion: Completion, codec: Codec) -> dict[str, Any]:
-    """Return the body of a completion. Raises EngineFailure for an aborted turn."""
+def _show(shown: Shown, head: CallHead, completion: Completion, codec: Codec) -> dict[str, Any]:
     turn = completion.turn
     status = _status(turn.finish_reason)
     rows = _text_logprobs(codec, completion) if shown.logprobs else []
@@ -197,7 +199,7 @@ class ResponseStream(OpenAiFrames):
         return [self._frame("response.failed", response=body), self._frame("error", **plain, error=nested)]
 
     def _end(self, completion: Completion) -> list[SseEvent]:
-        body = show_response(self._shown, self._head, completion, self._codec)
+        body = _show(self._shown, self._head, completion, self._codec)
         frames: list[SseEvent] = []
         if not self._texts and not self._calls:
             frames += self._part(TextPart(""))
@@ -353,3 +355,22 @@ def _delta_logprobs(codec: Codec, deltas: Sequence[TokenDelta], begins_with: str
     start = codec.raw_text(ids).find(begins_with)
     span = slice(_tokens_before(codec, ids, max(start, 0)), None)
     return token_rows(codec, ids[span], logprobs[span], top[span] if top else None, no_bytes=[])
+
+
+def _parse(body: Mapping[str, Any], service: ModelService, episode: RunningEpisode) -> ResponseRequest:
+    recorded = RecordedResponses(episode.tree.turns)
+    return parse_response_request(body, service.defaults(episode), recorded, service.codec.reads_option)
+
+
+RESPONSES = Dialect(
+    path="responses",
+    summary="Sample a response",
+    description=f"Sample a response. {RECORDED.format(status=503)}",
+    responses=model_responses(
+        "OpenAI's response. With `stream`, its events.",
+        example='event: response.created\ndata: {"type":"response.created"}\n\n',
+    ),
+    parse=_parse,
+    render=render_response,
+    open_stream=ResponseStream,
+)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -29,6 +29,7 @@ from swarm.gateway.dialects.fields import (
     only,
     refused,
     shown,
+    type_of,
     unknown_fields,
     unsupported,
 )
@@ -39,10 +40,9 @@ from swarm.gateway.dialects.responses.tools import (
     ClientCallForm,
     OfferedTools,
     Tool,
-    shown_function,
 )
 from swarm.rollout.model_request import Conversation, ModelRequest, SamplingDefaults
-from swarm.types import Grammar, Message, ToolChoice, ToolMode, Turn
+from swarm.types import Grammar, Message, ToolChoice, ToolMode
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -55,7 +55,7 @@ RESPONSE_FIELDS: FieldTable = MappingProxyType(
     | honoured("instructions", "stream", "temperature", "parallel_tool_calls")
     | honoured("max_output_tokens", note="the job's `max_response_length` by default")
     | honoured("previous_response_id", note="of a stored response of the same episode")
-    | honoured("store", note="a response that is not stored cannot be fetched or referred to; its turn is on record")
+    | honoured("store", note="a response that is not stored cannot be referred to; its turn is on record")
     | honoured("tools", note="of type `function`, `custom` or `namespace`; hosted tools are named as ignored")
     | honoured("tool_choice", note="a grammar enforces `required`, one tool, or `allowed_tools` in mode `required`")
     | honoured("text", note="a grammar always enforces `format`; `verbosity` only `medium`")
@@ -110,8 +110,6 @@ class ResponseRequest(CheckedCall["ResponseBody"]):
     """A checked request, with what its response shows besides the reply."""
 
     shown: Shown
-    keep: Callable[[str, Shown], None] = lambda call_id, shown: None
-    """Keeps what is shown, by the id of the call, until the response is asked for."""
 
 
 def parse_response_request(
@@ -198,15 +196,11 @@ class _AllowedTools(Strict):
     tools: list[_ToolReference] = Field(min_length=1)
 
 
-def _kind(value: object) -> object:
-    return cast("dict[str, object]", value).get("type") if isinstance(value, dict) else None
-
-
 _CHOICE_TYPES = ("function", "custom", "allowed_tools")
 
 
 def _known_choice(choice: object) -> object:
-    kind = _kind(choice)
+    kind = type_of(choice)
     if kind in HOSTED_TYPES:
         raise unsupported("nothing here carries out a tool of type {kind}: choose another one", kind=shown(kind))
     if kind is not None and kind not in _CHOICE_TYPES:
@@ -216,7 +210,7 @@ def _known_choice(choice: object) -> object:
 
 def _choice_kind(choice: object) -> str:
     """Return the type of a tool choice, whether it is JSON or already a model. A plain string is a mode."""
-    kind = _kind(choice) or getattr(choice, "type", None)
+    kind = type_of(choice) or getattr(choice, "type", None)
     if not isinstance(kind, str):
         return "mode"
     return kind if kind == "allowed_tools" else "tool"
@@ -313,10 +307,8 @@ class ResponseBody(SamplingBody):
                 return ToolChoice(ToolMode.REQUIRED, (name,), parallel=False)
             case _AllowedTools(tools=tools):
                 return ToolChoice(ToolMode.REQUIRED, tuple(tool.name for tool in tools), parallel)
-            case None:
-                return ToolChoice(ToolMode.AUTO, (), parallel)
             case mode:
-                return ToolChoice(ToolMode(mode), (), parallel)
+                return ToolChoice(ToolMode(mode or "auto"), (), parallel)
 
     def settings(self, call: ModelRequest, tools: OfferedTools) -> dict[str, Any]:
         own = {"instructions", "previous_response_id", "max_output_tokens", "max_tool_calls"}
@@ -324,7 +316,11 @@ class ResponseBody(SamplingBody):
         choice = self.tool_choice or "auto"
         wanted = (self.text.format if self.text else None) or _Format(type="text")
         return {
-            **_settings(call.params.temperature, call.params.top_p),
+            "background": False,
+            "service_tier": "default",
+            "truncation": "disabled",
+            "temperature": call.params.temperature,
+            "top_p": call.params.top_p,
             **self.model_dump(include=own),
             "metadata": self.metadata or {},
             "parallel_tool_calls": call.tool_choice.parallel,
@@ -335,39 +331,3 @@ class ResponseBody(SamplingBody):
             "tools": list(tools.shown),
             "top_logprobs": self.top_logprobs or 0,
         }
-
-
-def recorded_settings(turn: Turn, *, has_instructions: bool) -> dict[str, Any]:
-    """Return the settings that a recorded turn contains, and the defaults of the others."""
-    return {
-        **_settings(turn.params.temperature, turn.params.top_p),
-        "instructions": turn.messages[0]["content"] if has_instructions else None,
-        "max_output_tokens": turn.params.max_tokens,
-        "tools": [shown_function(tool) for tool in turn.tools],
-        "top_logprobs": turn.params.top_logprobs,
-    }
-
-
-def _settings(temperature: float, top_p: float) -> dict[str, Any]:
-    return {
-        "background": False,
-        "instructions": None,
-        "max_output_tokens": None,
-        "max_tool_calls": None,
-        "metadata": {},
-        "parallel_tool_calls": True,
-        "previous_response_id": None,
-        "prompt_cache_key": None,
-        "reasoning": {"effort": None, "summary": None},
-        "safety_identifier": None,
-        "service_tier": "default",
-        "store": True,
-        "temperature": temperature,
-        "text": {"format": {"type": "text"}, "verbosity": "medium"},
-        "tool_choice": "auto",
-        "tools": [],
-        "top_logprobs": 0,
-        "top_p": top_p,
-        "truncation": "disabled",
-        "user": None,
-    }

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import from_json
 
 from swarm.errors import BadRequest
-from swarm.gateway.dialects.fields import Strict, only, shown, unsupported
+from swarm.gateway.dialects.fields import Strict, only, shown, type_of, unsupported
 from swarm.types import ToolSpec
 
 INPUT = "input"
@@ -92,7 +92,8 @@ class FunctionTool(_Callable):
         return ()
 
     def shown(self) -> dict[str, Any]:
-        return shown_function(self.spec())
+        """Return the function in the shape of a response."""
+        return {"type": "function", "description": None, "parameters": None, "strict": None, **self.spec()["function"]}
 
 
 class _CustomFormat(Strict):
@@ -150,10 +151,10 @@ class HostedTool(Strict):
 
 
 def _known_tool(tool: object) -> object:
-    kind = cast("dict[str, object]", tool).get("type") if isinstance(tool, dict) else None
+    kind = type_of(tool)
     if kind not in TOOL_TYPES:
         raise unsupported("tools of type {kind} are not supported: use function, custom or namespace", kind=shown(kind))
-    return cast(object, tool)
+    return tool
 
 
 Tool = Annotated[
@@ -165,11 +166,6 @@ Tool = Annotated[
 def _spec(tool: _Callable, namespace: str | None, fields: Mapping[str, Any]) -> ToolSpec:
     given = {"name": qualified_name(tool.name, namespace), "description": tool.description, **fields}
     return {"type": "function", "function": {key: value for key, value in given.items() if value is not None}}
-
-
-def shown_function(spec: ToolSpec) -> dict[str, Any]:
-    """Return a function in the shape of a response."""
-    return {"type": "function", "description": None, "parameters": None, "strict": None, **spec["function"]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from experiments_db.stores.measurements import MeasurementStore
 from experiments_db.stores.notebook import NotebookStore
 from experiments_db.stores.revisions import RevisionStore
 from experiments_db.stores.runs import RunStore
-from experiments_db.stores.servers import ServerStore
 from experiments_db.stores.studies import StudyStore
 from experiments_db.stores.trainings import TrainingStore
 
@@ -31,7 +30,6 @@ class ExperimentStore(
     DigestStore,
     TrainingStore,
     EpisodeSearch,
-    ServerStore,
 ):
     """The store, with all parts on one database. `open_store` makes it; close it, or use it as a context manager.
 

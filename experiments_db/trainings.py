@@ -115,27 +115,6 @@ class SystemPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedServer:
-    """A server as records show it.
-
-    A server that records its trainings has a `home`. One that records nothing is known by the runs of the study
-    `study_id`. `url` is where a study launched runs on it, or None if no study did. `project`, `experiment`, `model`
-    and `status` are those of its newest training. `trainings` is their number, and `steps` the sum of their steps.
-    """
-
-    home: str | None
-    study_id: str | None
-    url: str | None
-    project: str
-    experiment: str
-    model: str
-    status: str
-    trainings: int
-    steps: int
-    last_seen_at: float
-
-
-@dataclass(frozen=True, slots=True)
 class TrainingNews:
     """News of a training since the recorder last wrote, to be stored in one transaction.
 

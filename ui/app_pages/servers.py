@@ -1,4 +1,4 @@
-"""The servers that recorded trainings or ran studies; the live state of one, and commands for who has its token.
+"""The servers that recorded trainings; the live state of one, and commands for who has its token.
 
 An address is called only after a click on Connect: a database may come from somebody else.
 """
@@ -6,23 +6,24 @@ An address is called only after a click on Connect: a database may come from som
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
 import streamlit as st
 
-from experiments_db import RecordedServer
+from experiments_db import RecordedTraining
 from ui import elements, formats, live, queries
 from ui.servers import commands, state_view
 from ui.servers.calls import READ_STATUS, UNAUTHORIZED, ServerAnswer, ServerCallFailed, call_server, check_address
 from ui.servers.status import read_status
+from ui.tables.training_rows import OVER, name_of
 
 REFRESH = "3s"
 USUAL = "http://127.0.0.1:10086"
 SERVER = "server"
 CONNECTION, FAILURE = "connected server", "failed connection"
-OVER = frozenset({"COMPLETE", "REPLACED", "FAILED", "OFFLINE", "FINISHED", "STOPPED"})
 # A server that works is recorded every ten seconds.
 SILENT_S = 60.0
 
@@ -35,29 +36,56 @@ class LiveConnection:
     has_tokens: bool
 
 
-def id_of(server: RecordedServer) -> str:
-    return server.home or f"{server.study_id} {server.url}"
+@dataclass(frozen=True, slots=True)
+class RecordedServer:
+    """A server by its recorded trainings, the newest first. `home` is the folder with its ledger.
+
+    `url` is where a study of this database launched a run on it; None if none did.
+    """
+
+    home: str
+    url: str | None
+    trainings: tuple[RecordedTraining, ...]
+
+    @property
+    def last_seen_at(self) -> float:
+        return max(training.updated_at for training in self.trainings)
+
+    @property
+    def state(self) -> str:
+        """The last recorded state. A server that worked and has said nothing since is silent."""
+        status = self.trainings[0].status
+        is_silent = status not in OVER and time.time() - self.last_seen_at > SILENT_S
+        return f"{status.lower()}, silent since" if is_silent else status.lower()
 
 
-def state_of(server: RecordedServer) -> str:
-    """Return the last recorded state. A server that worked and has said nothing since is silent."""
-    state = server.status.lower()
-    is_silent = server.status.upper() not in OVER and time.time() - server.last_seen_at > SILENT_S
-    return f"{state}, silent since" if is_silent else state
+def list_servers() -> list[RecordedServer]:
+    """Return the servers of the newest trainings, the one that was seen last first."""
+    by_home: dict[str, list[RecordedTraining]] = {}
+    for training in queries.list_trainings(elements.database()):
+        by_home.setdefault(training.home, []).append(training)
+    servers = [RecordedServer(home, url_of(trainings), tuple(trainings)) for home, trainings in by_home.items()]
+    return sorted(servers, key=lambda server: -server.last_seen_at)
+
+
+def url_of(trainings: Sequence[RecordedTraining]) -> str | None:
+    launched = next((training.launch_key for training in trainings if training.launch_key), None)
+    run = None if launched is None else elements.store().find_run(launched)
+    return None if run is None else run.server_url
 
 
 def table_of(servers: list[RecordedServer]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "Server": formats.printable(server.home or f"of study {server.study_id}"),
+                "Server": formats.printable(server.home),
                 "Address": None if server.url is None else formats.printable(server.url),
-                "State": state_of(server),
+                "State": server.state,
                 "Last sign of life": f"{formats.duration(time.time() - server.last_seen_at)} ago",
-                "Newest training": formats.printable(f"{server.project}/{server.experiment}".strip("/")),
-                "Model": formats.printable(server.model),
-                "Trainings": server.trainings,
-                "Steps": server.steps,
+                "Newest training": formats.printable(name_of(server.trainings[0])),
+                "Model": formats.printable(server.trainings[0].model),
+                "Trainings": len(server.trainings),
+                "Steps": sum(training.step for training in server.trainings),
             }
             for server in servers
         ]
@@ -65,43 +93,35 @@ def table_of(servers: list[RecordedServer]) -> pd.DataFrame:
 
 
 COLUMNS = {
-    "Server": st.column_config.TextColumn(help="The folder with its ledger, or the study that started it"),
+    "Server": st.column_config.TextColumn(help="The folder with its ledger"),
     "Address": st.column_config.TextColumn(help="Known for servers that a study used"),
     "State": st.column_config.TextColumn(help="As recorded last. Connect to see the present state."),
-    "Trainings": st.column_config.NumberColumn(help="Recorded trainings, or runs of the study"),
+    "Trainings": st.column_config.NumberColumn(help="Recorded trainings"),
     "Steps": st.column_config.NumberColumn(help="Of all these together", format="localized"),
 }
 
 
 def show_recorded() -> None:
     with elements.store_errors():
-        servers = elements.store().list_servers()
+        servers = list_servers()
         if not servers:
             st.info("No server has recorded anything here yet. Every server does, for example:", icon=":material/info:")
             st.code("swarm train --env reverse", language=None)
             return
-        elements.choose_row(
-            table_of(servers), [id_of(server) for server in servers], param=SERVER, alt="Servers", column_config=COLUMNS
+        asked = elements.choose_row(
+            table_of(servers), [server.home for server in servers], param=SERVER, alt="Servers", column_config=COLUMNS
         )
-        chosen = next((server for server in servers if id_of(server) == st.query_params.get(SERVER)), None)
+        chosen = next((server for server in servers if server.home == asked), None)
         if chosen is None:
             st.caption("Select a server to take over its address, or type another one below.")
-        elif chosen.home is None:
-            elements.link("study", "Open its study", icon=":material/account_tree:", study=chosen.study_id or "")
         else:
-            training = next(
-                (item for item in queries.list_trainings(elements.database()) if item.home == chosen.home), None
-            )
-            if training is not None:
-                elements.link(
-                    "training", "Open its newest training", icon=":material/monitoring:", training=training.id
-                )
+            newest = chosen.trainings[0].id
+            elements.link("training", "Open its newest training", icon=":material/monitoring:", training=newest)
 
 
 def choose_address() -> None:
     """Let the user connect to an address: the recorded one of the selected server, or another one."""
-    servers = elements.store().list_servers()
-    known = {id_of(server): server.url or "" for server in servers}
+    known = {server.home: server.url or "" for server in list_servers()}
     asked = st.query_params.get(SERVER, "")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         key = f"address of {asked}"
@@ -181,7 +201,7 @@ def show_shell_commands(address: str) -> None:
 
 
 st.title("Servers", anchor=False)
-live.follow(show_recorded, token=partial(elements.store().list_servers))
+live.follow(show_recorded, token=partial(queries.list_trainings, elements.database()))
 st.subheader("Live state", anchor=False)
 connection = st.session_state.get(CONNECTION)
 if connection is None:

@@ -11,7 +11,6 @@ from experiments_db import (
     EpisodeSample,
     EpisodeSummary,
     Run,
-    RunStatus,
     TrainedEpisode,
     TrainedEpisodeSummary,
     TrainingNews,
@@ -112,21 +111,9 @@ def test_the_group_of_a_kept_episode_is_its_task_in_that_step(store, kept: Run) 
     assert store.list_episode_group(kept.id, "unknown") == []
 
 
-def test_servers_are_known_by_their_home_or_by_the_study_that_used_them(store, run: Run) -> None:
-    assert store.list_servers() == []
-    own = store.claim_run(run.experiment_id, 2, "key-2", job={"model": "micro", "project_name": "research"})
-    for each, url in ((run, "http://a:1"), (own, "http://127.0.0.1:9")):
-        store.update_run(each.id, status=RunStatus.LAUNCHING, server_url=url)
-    record_state(store, "first", home="/a", status="COMPLETE", step=5)
-    launched = record_state(store, "second", home="/a", launch_key=run.idempotency_key, begun_at=2.0).id
-    record_state(store, "third", home="/b")
-    by_place = {server.home or server.study_id: server for server in store.list_servers()}
-    assert set(by_place) == {"/a", "/b", run.study_id}
-    shared, alone, of_study = by_place["/a"], by_place["/b"], by_place[run.study_id]
-    assert (shared.url, shared.experiment, shared.trainings, shared.steps) == ("http://a:1", "second", 2, 7)
-    assert (alone.url, alone.status) == (None, "ROLLING")
-    assert (of_study.url, of_study.model, of_study.project) == ("http://127.0.0.1:9", "micro", "research")
-    assert (of_study.trainings, of_study.status) == (1, "launching")
+def test_a_training_is_found_by_the_key_that_launched_it(store, run: Run) -> None:
+    record_state(store, "first")
+    launched = record_state(store, "second", launch_key=run.idempotency_key).id
     found = store.find_launched_training(run.idempotency_key)
     assert found is not None and found.id == launched
     assert store.find_launched_training("unknown") is None

@@ -15,6 +15,7 @@ from threading import Thread
 import httpx
 import pytest
 from explorer_samples import HOSTILE, create_database, record_training, words
+from store_samples import record_state
 
 from experiments_db import RunStatus
 from swarm.job import TrainJob
@@ -26,12 +27,14 @@ JOB = TrainJob.model_validate({"engine": "fake", "total_steps": 30, "batch_size"
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """A database with a server that recorded a training, and one of a study with an address."""
+    """A database with two servers that recorded trainings, one of them for a study, which knows its address."""
 
     def fill(store, home: Path) -> None:
         record_training(store, home="/srv/swarm")
         arm = store.create_experiment(store.create_study("Which?", planner="rules").id, "a", factors={}, job={})
-        run = store.claim_run(arm.id, 1, "key", job={"model": HOSTILE})
+        run = store.claim_run(arm.id, 1, "key")
+        record_state(store, "older", home="/srv/study", model=HOSTILE, step=5, launch_key="key")
+        record_state(store, "newer", home="/srv/study", model=HOSTILE, step=2, begun_at=2_000_000_000.0)
         store.update_run(run.id, status=RunStatus.LAUNCHING, server_url="http://127.0.0.1:1")
 
     return create_database(tmp_path, fill)
@@ -102,9 +105,10 @@ def test_recorded_servers_are_listed_and_none_is_called(open_page, database: Pat
     page = open_page("servers", database, server="/srv/swarm")
     assert not page.error and not page.warning
     table = page.dataframe[0].value
-    assert set(table["Server"].str.split().str[0]) == {"/srv/swarm", "of"} and set(table["Trainings"]) == {1}
-    assert set(table["Address"].dropna()) == {"http://127.0.0.1:1"} and HOSTILE in set(table["Model"])
+    rows = table.set_index("Server")[["Address", "Model", "Trainings", "Steps"]].to_dict("index")
+    assert rows["/srv/study"] == {"Address": "http://127.0.0.1:1", "Model": HOSTILE, "Trainings": 2, "Steps": 7}
     assert any("silent" in state for state in table["State"])
+    assert rows["/srv/swarm"]["Trainings"] == 1 and rows["/srv/swarm"]["Steps"] == 12
     assert "Nothing is called before you connect." in words(page)
 
 

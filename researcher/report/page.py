@@ -30,12 +30,12 @@ _VERDICTS = {
 }
 
 
-def render_body(markdown: str, images: dict[str, tuple[bytes, bytes]]) -> str:
+def render_body(markdown: str, images: dict[str, bytes]) -> str:
     """Return the Markdown of a report as the body of a page.
 
     HTML in the text stays text, with two exceptions that only the template can write, because it escapes `<` in all
     else. A line `<!-- name -->` begins a division of that class, which ends with `<!-- / -->`. `<a id="name"></a>` is
-    an anchor. `images` has the light and the dark PNG of each figure, by its path in the Markdown.
+    an anchor. `images` has the PNG of each figure, by its path in the Markdown.
     """
     return _parser().render(markdown, {"images": images})
 
@@ -96,12 +96,7 @@ def _render_cell(renderer: RendererHTML, tokens: Sequence[Token], index: int, op
 
 
 def _render_image(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    """Return the figure in the colours of the reader's screen; its title is escaped by the renderer."""
-    light, dark = map(_data_url, env["images"][str(tokens[index].attrs["src"])])
-    tokens[index].attrSet("src", light)
-    image = renderer.image(tokens, index, options, env)
-    return f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">{image}</picture>'
-
-
-def _data_url(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    """Return the figure with its content; its title is escaped by the renderer."""
+    png = env["images"][str(tokens[index].attrs["src"])]
+    tokens[index].attrSet("src", f"data:image/png;base64,{base64.b64encode(png).decode()}")
+    return renderer.image(tokens, index, options, env)

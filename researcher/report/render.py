@@ -82,7 +82,7 @@ def render_markdown(facts: StudyFacts, pictures: Sequence[Picture]) -> str:
 def render_html(markdown: str, title: str, pictures: Sequence[Picture]) -> str:
     """Return a report as one HTML file that contains its styles and figures and loads nothing."""
     style, _, _ = PackageLoader("researcher.report").get_source(_environment(), "report.css")
-    body = render_body(markdown, {item.file: (item.light_png, item.dark_png) for item in pictures})
+    body = render_body(markdown, {item.file: item.png for item in pictures})
     # The style sheet is our own file, and the body is escaped.
     page = _environment().get_template("page.html.j2")
     return page.render(title=escape(title), style=Markup(style), body=Markup(body), writer=escape(WRITER))

@@ -41,7 +41,7 @@ def build_report(store: ExperimentStore, study_id: str, directory: Path, *, has_
     folder = directory / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     for picture in pictures:
-        _write(directory / picture.file, picture.light_png)
+        _write(directory / picture.file, picture.png)
         _write((directory / picture.file).with_suffix(".csv"), picture.csv.encode())
     markdown, html = directory / "report.md", directory / "report.html"
     text = render_markdown(facts, pictures)

@@ -1,4 +1,4 @@
-"""The figures of a report: learning curves, final scores and differences, each for light and for dark pages."""
+"""The figures of a report: learning curves, final scores and differences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from researcher.charter import JudgedBy
-from researcher.report.drawing.pictures import DARK, LIGHT, Drawing, Picture, Theme, draw_picture, shorten
+from researcher.report.drawing.pictures import PAPER, TEXT, Drawing, Picture, draw_picture, shorten
 from researcher.report.drawing.search_figure import draw_search_tree
 from researcher.report.formats import format_difference, format_score, is_known
 from researcher.report.numbers.curves import is_same_reward, mean_curve
@@ -52,10 +52,9 @@ def draw_all(facts: StudyFacts, *, has_images: bool = True) -> tuple[Picture, ..
 
     Without `has_images`, they contain only titles, captions and data.
     """
-    themes = (LIGHT, DARK) if has_images else ()
     drawings = list(_list_drawings(facts))
     main = find_main(facts, [each.name for each in drawings])
-    return tuple(draw_picture(each, themes, is_main=each.name == main) for each in drawings)
+    return tuple(draw_picture(each, is_main=each.name == main, has_image=has_images) for each in drawings)
 
 
 def _list_drawings(facts: StudyFacts) -> Iterator[Drawing]:
@@ -162,23 +161,23 @@ def _list_differences(arms: list[ArmFacts]) -> list[list[Any]]:
     return [["arm", "baseline", "difference", "low", "high", "verdict"], *rows]
 
 
-def _draw_scores(axes: Axes, theme: Theme, *, facts: StudyFacts, arms: list[ArmFacts]) -> None:
+def _draw_scores(axes: Axes, *, facts: StudyFacts, arms: list[ArmFacts]) -> None:
     for row, arm in enumerate(arms):
         color = COLORS[row % len(COLORS)]
         offsets = _spread(len(arm.search.scores))
         axes.plot(list(arm.base.scores.values()), [row + o for o in _spread(len(arm.base.scores))], "o", ms=4.5,
-                  mfc="none", mec=theme.text, mew=0.8, alpha=0.55)  # fmt: skip
+                  mfc="none", mec=TEXT, mew=0.8, alpha=0.55)  # fmt: skip
         axes.plot(list(arm.search.scores.values()), [row + o for o in offsets], "o", ms=4.5, color=color, alpha=0.75)
-        _draw_interval(axes, row, arm.search.mean, arm.search.ci_low, arm.search.ci_high, color, theme,
+        _draw_interval(axes, row, arm.search.mean, arm.search.ci_low, arm.search.ci_high, color,
                        format_score(arm.search.mean))  # fmt: skip
     _label_rows(axes, [arm.name for arm in arms])
     axes.set_xlabel(facts.charter.judged)
 
 
-def _draw_differences(axes: Axes, theme: Theme, *, facts: StudyFacts, arms: list[ArmFacts]) -> None:
-    axes.axvline(0, color=theme.text, lw=0.9)
+def _draw_differences(axes: Axes, *, facts: StudyFacts, arms: list[ArmFacts]) -> None:
+    axes.axvline(0, color=TEXT, lw=0.9)
     sign = facts.charter.sign
-    axes.axvline(sign * facts.charter.rule.min_effect, color=theme.text, lw=0.8, ls="--", alpha=0.6)
+    axes.axvline(sign * facts.charter.rule.min_effect, color=TEXT, lw=0.8, ls="--", alpha=0.6)
     for row, arm in enumerate(arms):
         found = arm.comparison
         if found is None:
@@ -188,13 +187,13 @@ def _draw_differences(axes: Axes, theme: Theme, *, facts: StudyFacts, arms: list
         own = [item.value for item in arm.runs if item.value is not None and item.run.id in found.run_ids]
         apart = [value - arm.compared_means[1] for value in own if is_known(arm.compared_means[1])]
         axes.plot(apart, [row + o for o in _spread(len(apart))], "o", ms=4.5, color=color, alpha=0.75)
-        _draw_interval(axes, row, found.difference, found.ci_low, found.ci_high, color, theme,
+        _draw_interval(axes, row, found.difference, found.ci_low, found.ci_high, color,
                        format_difference(found.difference))  # fmt: skip
     _label_rows(axes, [f"{shorten(arm.name)}\n{arm.verdict}" for arm in arms])
     axes.set_xlabel(f"difference in {facts.charter.judged}")
 
 
-def _draw_curves(axes: Axes, theme: Theme, *, arms: list[ArmCurves], label: str, is_share: bool) -> None:
+def _draw_curves(axes: Axes, *, arms: list[ArmCurves], label: str, is_share: bool) -> None:
     """Draw a thick line while all seeds are trained, and a thin one after the first has ended."""
     for index, (arm, curves) in enumerate(arms):
         found = mean_curve(curves, _early(arm), int(arm.experiment.job.get("total_steps", 0)))
@@ -216,15 +215,15 @@ def _draw_curves(axes: Axes, theme: Theme, *, arms: list[ArmCurves], label: str,
     axes.set_xlabel("training step")
     axes.set_ylabel(label)
     columns = min(3, max(1, 90 // (4 + max((len(shorten(arm.name)) for arm, _ in arms), default=1))))
-    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, labelcolor=theme.text)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, labelcolor=TEXT)
 
 
 def _draw_interval(
-    axes: Axes, row: int, mean: float, low: float | None, high: float | None, color: str, theme: Theme, said: str
+    axes: Axes, row: int, mean: float, low: float | None, high: float | None, color: str, said: str
 ) -> None:
     if low is not None and high is not None:
         axes.plot([low, high], [row, row], "-", color=color, lw=2.4, solid_capstyle="round")
-    axes.plot([mean], [row], "D", ms=6.5, color=color, mec=theme.paper, mew=1.2)
+    axes.plot([mean], [row], "D", ms=6.5, color=color, mec=PAPER, mew=1.2)
     axes.annotate(said, (mean, row), (0, 6), textcoords="offset points", ha="center", fontsize=8.5)
 
 

@@ -1,10 +1,10 @@
-"""One figure of a report in the colours of light and of dark pages, with the data that it shows."""
+"""One figure of a report, with the data that it shows."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,25 +12,14 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.transforms import Bbox
 
 DPI = 160
 WIDTH_IN = 7.6
 MAIN_WIDTH_IN = 5.6
 """The width of the main figure, which stands beside the answer on a wide page."""
 MAX_LABEL = 34
-
-
-@dataclass(frozen=True, slots=True)
-class Theme:
-    name: str
-    text: str
-    faint: str
-    paper: str
-
-
-LIGHT = Theme("light", text="#1f2328", faint="#d5d9de", paper="#ffffff")
-DARK = Theme("dark", text="#e6e8eb", faint="#3a4048", paper="#16191d")
+TEXT, FAINT, PAPER = "#1f2328", "#d5d9de", "#ffffff"
+"""The colours besides those of arms and verdicts; the style sheet of a report inverts figures on dark screens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +30,22 @@ class Drawing:
     title: str
     caption: str
     height: float
-    paint: Callable[[Axes, Theme], None]
+    paint: Callable[[Axes], None]
     rows: list[list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One figure in both themes.
+    """One figure.
 
-    `caption` describes the figure for everyone. `csv` is the data that it shows. The main figure
-    of a report shows its answer.
+    `caption` describes the figure for everyone. `csv` is the data that it shows. The main figure of a report shows its
+    answer.
     """
 
     name: str
     title: str
     caption: str
-    light_png: bytes
-    dark_png: bytes
+    png: bytes
     csv: str
     is_main: bool = False
 
@@ -67,13 +55,13 @@ class Picture:
         return f"figures/{self.name}.png"
 
 
-def draw_picture(drawing: Drawing, themes: Sequence[Theme], *, is_main: bool) -> Picture:
-    """Return the figure of a drawing; without images if there are no themes."""
+def draw_picture(drawing: Drawing, *, is_main: bool, has_image: bool = True) -> Picture:
+    """Return the figure of a drawing; its PNG is empty without `has_image`."""
     size = MAIN_WIDTH_IN if is_main else WIDTH_IN, drawing.height
-    light, dark = _render(size, themes, drawing.paint) if themes else (b"", b"")
+    png = _render(size, drawing.paint) if has_image else b""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(drawing.rows)
-    return Picture(drawing.name, drawing.title, drawing.caption, light, dark, out.getvalue(), is_main)
+    return Picture(drawing.name, drawing.title, drawing.caption, png, out.getvalue(), is_main)
 
 
 def shorten(name: str, most: int = MAX_LABEL) -> str:
@@ -81,31 +69,21 @@ def shorten(name: str, most: int = MAX_LABEL) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def _render(size: tuple[float, float], themes: Sequence[Theme], paint: Callable[[Axes, Theme], None]) -> list[bytes]:
-    """Return one PNG for each theme; all themes use the position of the axes in the first one."""
-    images: list[bytes] = []
-    position: Bbox | None = None
-    for theme in themes:
-        with rc_context(_style(theme)):
-            figure = Figure(figsize=size, dpi=DPI, layout="constrained" if position is None else None)
-            canvas = FigureCanvasAgg(figure)
-            axes = figure.add_subplot()
-            if position is not None:
-                axes.set_position(position)
-            paint(axes, theme)
-            out = io.BytesIO()
-            # Without metadata the same facts give the same bytes.
-            canvas.print_png(out, metadata={"Software": None})
-        images.append(out.getvalue())
-        position = axes.get_position()
-    return images
+def _render(size: tuple[float, float], paint: Callable[[Axes], None]) -> bytes:
+    with rc_context(_STYLE):
+        figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+        canvas = FigureCanvasAgg(figure)
+        paint(figure.add_subplot())
+        out = io.BytesIO()
+        # Without metadata the same facts give the same bytes.
+        canvas.print_png(out, metadata={"Software": None})
+    return out.getvalue()
 
 
-def _style(theme: Theme) -> dict[Any, Any]:
-    return {
-        "font.size": 9.5, "text.color": theme.text, "axes.labelcolor": theme.text, "axes.edgecolor": theme.faint,
-        "xtick.color": theme.text, "ytick.color": theme.text, "xtick.major.size": 0, "ytick.major.size": 0,
-        "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": theme.faint,
-        "grid.linewidth": 0.6, "axes.axisbelow": True, "figure.facecolor": theme.paper, "axes.facecolor": theme.paper,
-        "legend.frameon": False, "axes.unicode_minus": False, "text.parse_math": False,
-    }  # fmt: skip
+_STYLE: dict[Any, Any] = {
+    "font.size": 9.5, "text.color": TEXT, "axes.labelcolor": TEXT, "axes.edgecolor": FAINT, "xtick.color": TEXT,
+    "ytick.color": TEXT, "xtick.major.size": 0, "ytick.major.size": 0, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "grid.color": FAINT, "grid.linewidth": 0.6, "axes.axisbelow": True,
+    "figure.facecolor": PAPER, "axes.facecolor": PAPER, "legend.frameon": False, "axes.unicode_minus": False,
+    "text.parse_math": False,
+}  # fmt: skip

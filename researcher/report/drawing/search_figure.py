@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 
 from experiments_db import SearchArm
-from researcher.report.drawing.pictures import Drawing, Theme
+from researcher.report.drawing.pictures import PAPER, TEXT, Drawing
 from researcher.report.formats import format_score
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.search import Exploration
@@ -34,7 +34,7 @@ def draw_search_tree(facts: StudyFacts, exploration: Exploration) -> Drawing:
         "The tree of experiments",
         "Each arm stands to the right of the arm that it was derived from; the word on the line is how. The number is "
         "its exploring score at the highest rung that it reached, in percent of the full training: one seed, no claim. "
-        f"The brightest dot has the {direction} score. Crossed: out of the search. Hollow: not explored. Ring: the arm "
+        f"The yellow dot has the {direction} score. Crossed: out of the search. Hollow: not explored. Ring: the arm "
         "that was confirmed.",
         0.5 + ROW_IN * rows,
         partial(_paint, facts=facts, exploration=exploration),
@@ -51,7 +51,7 @@ def _row(arm: SearchArm, item: Any) -> list[Any]:
     ]
 
 
-def _paint(axes: Axes, theme: Theme, *, facts: StudyFacts, exploration: Exploration) -> None:
+def _paint(axes: Axes, *, facts: StudyFacts, exploration: Exploration) -> None:
     tree = exploration.tree
     by_name = {arm.name: arm for arm in tree}
     depth = 1 + max((arm.depth for arm in tree), default=0)
@@ -62,15 +62,15 @@ def _paint(axes: Axes, theme: Theme, *, facts: StudyFacts, exploration: Explorat
     inner = {name for arm in tree for name in arm.parents}
     for arm in tree:
         for index, name in enumerate(arm.parents):
-            _draw_edge(axes, theme, by_name[name], arm, is_second=index > 0)
+            _draw_edge(axes, by_name[name], arm, is_second=index > 0)
     for arm in tree:
         last = arm.last
-        fill: Any = theme.paper
+        fill: Any = PAPER
         if last is not None and last.score is not None:
             fill = colormaps["viridis"](scale(sign * last.score))
         if arm.name == winner:
-            axes.plot([arm.depth], [arm.row], "o", ms=15, mfc="none", mec=theme.text, mew=1.4)
-        axes.plot([arm.depth], [arm.row], "o", ms=9, color=fill, mec=theme.text, mew=0.8, zorder=3)
+            axes.plot([arm.depth], [arm.row], "o", ms=15, mfc="none", mec=TEXT, mew=1.4)
+        axes.plot([arm.depth], [arm.row], "o", ms=9, color=fill, mec=TEXT, mew=0.8, zorder=3)
         if arm.failure is not None:
             axes.plot([arm.depth], [arm.row], "x", ms=8, color="#D55E00", mew=2.0, zorder=4)
         # A leaf has all the room to its right.
@@ -86,11 +86,11 @@ def _paint(axes: Axes, theme: Theme, *, facts: StudyFacts, exploration: Explorat
     axes.set_axis_off()
 
 
-def _draw_edge(axes: Axes, theme: Theme, parent: SearchArm, child: SearchArm, *, is_second: bool) -> None:
+def _draw_edge(axes: Axes, parent: SearchArm, child: SearchArm, *, is_second: bool) -> None:
     middle = parent.depth + 0.5
     across = [parent.depth, middle, middle + 0.12, child.depth]
     rows = [parent.row, parent.row, child.row, child.row]
-    axes.plot(across, rows, ":" if is_second else "-", color=theme.text, lw=0.8, alpha=0.45)
+    axes.plot(across, rows, ":" if is_second else "-", color=TEXT, lw=0.8, alpha=0.45)
     if not is_second and child.experiment.operator is not None:
         axes.annotate(
             child.experiment.operator.value, (child.depth, child.row), (-6, -8), textcoords="offset points",

@@ -272,12 +272,12 @@ def test_a_long_notebook_keeps_lessons_and_says_what_it_leaves_out(tmp_path: Pat
 
 
 def test_the_picture_has_each_arm_and_its_scores_as_data(facts: StudyFacts) -> None:
-    from researcher.report.drawing.pictures import LIGHT, draw_picture
+    from researcher.report.drawing.pictures import draw_picture
     from researcher.report.drawing.search_figure import draw_search_tree
 
     assert facts.exploration is not None
-    picture = draw_picture(draw_search_tree(facts, facts.exploration), (LIGHT, LIGHT), is_main=False)
+    picture = draw_picture(draw_search_tree(facts, facts.exploration), is_main=False)
     rows = [line.split(",") for line in picture.csv.splitlines()[1:]]
     assert {row[0] for row in rows} == {arm.name for arm in facts.exploration.tree}
     assert sum(row[8] != "" for row in rows) == 15
-    assert picture.light_png.startswith(b"\x89PNG")
+    assert picture.png.startswith(b"\x89PNG")

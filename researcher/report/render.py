@@ -40,7 +40,6 @@ from researcher.report.formats import (
     format_time,
     format_value,
 )
-from researcher.report.numbers.curves import compare_speed
 from researcher.report.numbers.facts import ENDED_WITHOUT_SCORE, ArmFacts, StudyFacts
 from researcher.report.numbers.search import JudgedAblation
 from researcher.report.page import render_body
@@ -170,7 +169,6 @@ def _contents(facts: StudyFacts) -> dict[str, Any]:
         "warnings": _warnings(facts),
         "interpretations": _interpretations(facts),
         "decisions": [(item, item.details.get("author") == AUTOMATIC) for item in facts.decisions],
-        "speed": compare_speed({arm.name: list(arm.held_out.values()) for arm in facts.arms}, charter.baseline),
         "tested": [arm for arm in facts.arms if arm.test is not None],
         "budget": _budget(facts),
         "programs": _programs(facts.arms),

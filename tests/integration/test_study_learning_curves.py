@@ -49,8 +49,6 @@ def test_runs_are_scored_at_the_steps_asked_for_and_judged_by_the_area_under_the
             area = area_under(curve)
             assert area is not None and judged[run.id] == pytest.approx(area.value)
     folder = home / "runs" / "studies" / study / "report"
-    report = (folder / "report.md").read_text()
-    assert "How soon each arm learned" in report and "of 1 |" in report
     rows = (folder / "figures" / "held-out-curves.csv").read_text().splitlines()
     assert rows[0] == "arm,seed,run,step,score" and len(rows) == 1 + 2 * 4
 

@@ -1,4 +1,4 @@
-"""The curves of runs: their mean over seeds, how soon they rise, and what training took."""
+"""The curves of runs: their mean over seeds, and what training took."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from experiments_db import Experiment, ExperimentStore, RunStatus
-from researcher.judge.learning_curves import ScoredStep, area_under, steps_to
 from researcher.program_code import ProgramCode
 from researcher.record.runs import OWN_DOING, TRAINING_SECONDS
 
@@ -21,9 +20,6 @@ TOKENS = ("rollout/trained_tokens", "actor/trained_tokens")
 """The metrics of a step: the episodes of its batch, and the tokens that the model wrote in them.
 
 The engine `fake` has another name for the tokens."""
-
-LEVEL_SHARE = 0.9
-"""The level to reach, as a share of the way from the baseline's base score to its final score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,52 +104,6 @@ def _has_reward(code: str) -> bool:
         return ProgramCode(code).may_have("reward")
     except (SyntaxError, ValueError):
         return True
-
-
-@dataclass(frozen=True, slots=True)
-class ArmSpeed:
-    """The learning speed of one arm, over the runs that were scored in mid-training.
-
-    `area` is the mean score over all steps. `steps` is the mean number of steps to the level, over the `reached` of
-    `runs` runs that reach it; None if none does.
-    """
-
-    arm: str
-    area: float
-    steps: float | None
-    reached: int
-    runs: int
-
-
-@dataclass(frozen=True, slots=True)
-class LearningSpeed:
-    """The learning speed of all arms.
-
-    `level` is the score that the arms' `steps` lead to.
-    """
-
-    level: float
-    arms: tuple[ArmSpeed, ...]
-
-
-def compare_speed(curves: Mapping[str, Sequence[Sequence[ScoredStep]]], baseline: str) -> LearningSpeed | None:
-    """Return the learning speed of all arms; None if the baseline has no score in mid-training.
-
-    `curves` has the runs of each arm.
-    """
-    scored = {arm: [curve for curve in runs if len(curve) > 2] for arm, runs in curves.items()}
-    if not scored.get(baseline):
-        return None
-    first = fmean(curve[0].mean for curve in scored[baseline])
-    last = fmean(curve[-1].mean for curve in scored[baseline])
-    level = first + LEVEL_SHARE * (last - first)
-    return LearningSpeed(level, tuple(_speed(arm, runs, level) for arm, runs in scored.items() if runs))
-
-
-def _speed(arm: str, runs: Sequence[Sequence[ScoredStep]], level: float) -> ArmSpeed:
-    areas = [area.value for curve in runs if (area := area_under(curve)) is not None]
-    reached = [steps.value for curve in runs if (steps := steps_to(curve, level)) is not None]
-    return ArmSpeed(arm, fmean(areas), fmean(reached) if reached else None, len(reached), len(runs))
 
 
 @dataclass(frozen=True, slots=True)

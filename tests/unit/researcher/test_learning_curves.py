@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from researcher.judge.learning_curves import JudgedNumber, ScoredStep, area_under, lowest_of, spread_of, steps_to
-from researcher.report.numbers.curves import compare_speed
 
 CURVE = (ScoredStep(0, 0.2, 0.03), ScoredStep(10, 0.4, 0.03), ScoredStep(30, 0.8, 0.03))
 
@@ -65,16 +64,3 @@ def test_a_level_is_reached_no_later_than_a_higher_one_and_the_area_lies_between
     assert area is not None and min(means) - 1e-9 <= area.value <= max(means) + 1e-9
     lower, higher = steps_to(curve, level / 2), steps_to(curve, level)
     assert higher is None or (lower is not None and lower.value <= higher.value)
-
-
-def test_arms_are_shown_by_how_soon_they_reach_nine_tenths_of_the_baselines_way() -> None:
-    quick = (ScoredStep(0, 0.2, 0.0), ScoredStep(10, 0.8, 0.0), ScoredStep(30, 0.9, 0.0))
-    slow = (ScoredStep(0, 0.2, 0.0), ScoredStep(10, 0.3, 0.0), ScoredStep(30, 0.4, 0.0))
-    speed = compare_speed({"base": [CURVE], "quick": [quick, slow], "unscored": [CURVE[:1]]}, "base")
-    assert speed is not None and speed.level == pytest.approx(0.74)
-    base, other = speed.arms
-    assert (base.arm, base.reached, base.runs) == ("base", 1, 1)
-    assert base.steps == pytest.approx(27)
-    assert (other.arm, other.reached, other.runs) == ("quick", 1, 2)
-    assert other.steps == pytest.approx(9)
-    assert compare_speed({"base": [CURVE[::2]]}, "base") is None

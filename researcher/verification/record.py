@@ -212,20 +212,6 @@ def check_environments(record: StudyRecord) -> Iterator[RecordCheck]:
         yield _check_measurements(record, environment)
 
 
-def check_decisions(record: StudyRecord) -> Iterator[RecordCheck]:
-    decisions = record.store.list_decisions(record.id)
-    known = {item.id for item in record.store.list_findings(study_id=record.id)}
-    lost = [
-        f"decision {item.iteration + 1} rests on {finding}, which is not on record"
-        for item in decisions
-        for finding in item.finding_ids
-        if finding not in known
-    ]
-    analysed = {item.iteration for item in record.store.list_analyses(record.id)}
-    blind = [f"decision {item.iteration + 1} has no analysis" for item in decisions if item.iteration not in analysed]
-    yield RecordCheck("decisions", len(decisions), [*lost, *blind])
-
-
 def check_test_split(record: StudyRecord) -> Iterator[RecordCheck]:
     """Check that the test split was scored only after it was opened, and only for the arms it was opened for."""
     charter, split = record.stored_charter, record.charter.test_split

@@ -10,7 +10,6 @@ from researcher.verification.record import (
     StudyRecord,
     check_charter,
     check_checkpoints,
-    check_decisions,
     check_environments,
     check_files,
     check_jobs,
@@ -37,7 +36,6 @@ CHECKS: Mapping[str, Callable[[StudyRecord], Iterable[RecordCheck]]] = MappingPr
         "environments": check_environments,
         "scores": check_scores,
         "analyses": check_analyses,
-        "decisions": check_decisions,
         "test split": check_test_split,
         "report": check_report,
     }

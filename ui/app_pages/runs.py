@@ -146,7 +146,7 @@ def show_actions(items: Sequence[ListedItem], chosen: Sequence[ListedItem]) -> N
         else:
             ids = ",".join(item.id for item in chosen)
             elements.link("compare", f"Compare {len(chosen)} runs", icon=":material/compare_arrows:", runs=ids)
-        listing.show_downloads(items, "runs")
+        listing.show_download(items, "runs")
 
 
 def show_table(view: ListView, frame: pd.DataFrame, columns: Mapping[str, str], metrics: Sequence[str]) -> None:

@@ -88,7 +88,7 @@ def show_actions(rows: Sequence[ListedTraining], chosen: Sequence[ListedTraining
         elif not chosen:
             more = f" Charts show the first {DRAWN_AT_FIRST}." if len(rows) > DRAWN_AT_FIRST else ""
             st.caption(f"Select one to open it, or several to compare them.{more}")
-        listing.show_downloads(rows, "trainings")
+        listing.show_download(rows, "trainings")
 
 
 def choose_scored(rows: Sequence[ListedTraining], series: Sequence[Series]) -> list[ScoredItem]:

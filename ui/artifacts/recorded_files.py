@@ -93,21 +93,14 @@ def files_of_training(
 
 
 def commands_of(file: RecordedFile) -> list[LoadingCommand]:
-    """Return how a file is loaded; nothing for a path that cannot be copied."""
+    """Return how a checkpoint or a job is loaded; nothing for another file or a path that cannot be copied."""
     if not file.path.isprintable():
         return []
-    quoted, literal = shlex.quote(file.path), json.dumps(file.path, ensure_ascii=False)
     if file.kind in (CHECKPOINT, ADAPTER):
-        return _commands_of_checkpoint(file, quoted, literal)
-    if file.kind in ("log", "output"):
-        return [LoadingCommand("Follow it", f"tail -n 100 -f {quoted}")]
-    if file.kind in ("report.html", "report.figure") or file.kind.startswith(("image/", "audio/", "video/")):
-        return [LoadingCommand("Open it", f"python -m webbrowser {shlex.quote(Path(file.path).absolute().as_uri())}")]
-    if file.kind in ("report.data", "text/csv"):
-        return [LoadingCommand("Read it in Python", f"import pandas as pd\n\ntable = pd.read_csv({literal})")]
+        return _commands_of_checkpoint(file, shlex.quote(file.path), json.dumps(file.path, ensure_ascii=False))
     if file.kind == "job":
-        return [LoadingCommand("Start a server with this job", f"swarm start --job {quoted}")]
-    return [LoadingCommand("Read it", f"cat -- {quoted}")]
+        return [LoadingCommand("Start a server with this job", f"swarm start --job {shlex.quote(file.path)}")]
+    return []
 
 
 def _commands_of_checkpoint(file: RecordedFile, quoted: str, literal: str) -> list[LoadingCommand]:

@@ -44,7 +44,7 @@ def show_files(files: Sequence[RecordedFile]) -> None:
     )
     file = next((file for file in files if file.path == chosen), None)
     if file is None:
-        st.caption("Select a file to see how it is loaded.")
+        st.caption("Select a file to see its content, or how it is loaded.")
         return
     _show_file(file)
 
@@ -83,9 +83,6 @@ def _show_file(file: RecordedFile) -> None:
         show_media(file)
     if file.presence is Presence.ELSEWHERE:
         st.caption("It was recorded outside of the database's folder, where this page does not look.")
-    commands = commands_of(file)
-    if not commands:
-        st.caption("Its path has characters that cannot be copied.")
-    for command in commands:
+    for command in commands_of(file):
         st.caption(command.title)
         st.code(command.text, language=None, wrap_lines=True)

@@ -21,7 +21,6 @@ class ShownPool(_Answer):
     tasks_target: int = 0
     running_train: int = 0
     running_eval: int = 0
-    waiting_begins: int = 0
 
 
 class ShownClient(_Answer):
@@ -54,7 +53,6 @@ class ShownGuard(_Answer):
 class ShownScore(_Answer):
     """A held-out score."""
 
-    step: int
     mean: float | None = None
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import LLMCall
-from ui import charts, elements, episode_view, formats, queries
+from ui import elements, episode_view, formats, queries
 from ui.contents import StudyContents
 
 WITHOUT_MODEL = frozenset({"rules", "scripted"})
@@ -102,17 +102,8 @@ def _formats() -> dict[str, Any]:
 
 def _choose_call(rows: pd.DataFrame) -> int | None:
     """Return the position in the study of the call that the user selects, or of the one in the address."""
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        nodes = st.multiselect("Nodes", list(dict.fromkeys(rows["Node"])), placeholder="every node", key="call_nodes")
-        only_failed = st.toggle("Failed only", key="call_failed")
-    shown = charts.only(rows, "Node", *nodes) if nodes else rows
-    if only_failed:
-        shown = pd.DataFrame(shown[shown["Failed"].notna()])
     ids = [str(each) for each in rows["id"]]
-    shown_ids = [str(each) for each in shown["id"]]
-    asked = elements.choose_row(
-        shown, shown_ids, param=CALL, alt="Calls of the language model", column_config=_formats()
-    )
+    asked = elements.choose_row(rows, ids, param=CALL, alt="Calls of the language model", column_config=_formats())
     return ids.index(asked) if asked in ids else None
 
 

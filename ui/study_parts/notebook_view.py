@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 
-from experiments_db import NoteKind, PlannerQuestion, QuestionStatus, Review
-from ui import charts, elements, formats
+from experiments_db import PlannerQuestion, QuestionStatus, Review
+from ui import elements, formats
 from ui.contents import AUTOMATIC, StudyContents
 
 QUESTION_COLORS = {
@@ -37,21 +36,16 @@ def _show_notes(contents: StudyContents) -> None:
     if not notes:
         st.caption("Nothing is written down yet.")
         return
-    kinds = [kind.value for kind in NoteKind if any(note.kind is kind for note in notes)]
-    chosen = st.multiselect("Kinds", kinds, placeholder="every kind", key="note_kinds")
-    table = pd.DataFrame(
-        [
-            {
-                "Plan": note.iteration + 1,
-                "Kind": note.kind.value,
-                "By": formats.printable(note.author),
-                "Text": formats.printable(note.text),
-            }
-            for note in notes
-        ]
-    )
-    shown = charts.only(table, "Kind", *chosen) if chosen else table
-    elements.show_table(shown, columns=elements.wide_column("Text"), alt="The notebook")
+    rows = [
+        {
+            "Plan": note.iteration + 1,
+            "Kind": note.kind.value,
+            "By": formats.printable(note.author),
+            "Text": formats.printable(note.text),
+        }
+        for note in notes
+    ]
+    elements.show_table(rows, columns=elements.wide_column("Text"), alt="The notebook")
     st.caption(f"What is not by {AUTOMATIC} is unchecked.")
 
 

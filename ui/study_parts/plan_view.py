@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import streamlit as st
 
-from experiments_db import Experiment, StoredHypothesis
+from experiments_db import StoredHypothesis
 from ui import elements, formats
 from ui.contents import ArmScore, StudyContents
 
 
-def show_arm_line(contents: StudyContents, item: ArmScore, depth: int) -> None:
+def show_arm_line(contents: StudyContents, item: ArmScore) -> None:
     arm = item.arm
     runs = contents.runs_by_arm[arm.id]
     facts = [formats.count(runs, "run"), arm.status.value, formats.plain(formats.settings(arm.factors))]
     if arm.note:
         facts.append(formats.plain(arm.note))
-    lead = "&emsp;" * 2 * depth + (":material/subdirectory_arrow_right: " if depth else "")
     mark = " :blue-badge[baseline]" if arm.is_baseline else ""
-    st.markdown(f"{lead}{formats.name(arm.name)}{mark} **{formats.score(item.mean)}** :small[{' · '.join(facts)}]")
+    st.markdown(f"{formats.name(arm.name)}{mark} **{formats.score(item.mean)}** :small[{' · '.join(facts)}]")
 
 
-def show_tree(contents: StudyContents) -> None:
-    """Show hypotheses with the arms that test them, each arm under its parent if that is in the same group."""
+def show_hypotheses(contents: StudyContents) -> None:
+    """Show hypotheses with the arms that test them."""
     scores = {item.arm.id: item for item in contents.ranking}
     groups: list[tuple[str | None, str, str]] = [
         (item.id, " ".join([formats.plain(item.statement), *verdict_badge(item)]), item.rationale)
@@ -36,27 +35,12 @@ def show_tree(contents: StudyContents) -> None:
             st.markdown(f"**{statement}**" if hypothesis_id is None else f":material/science: {statement}")
             if rationale:
                 st.caption(formats.plain(rationale))
-            for arm, depth in nested(arms):
-                show_arm_line(contents, scores[arm.id], depth)
+            for arm in arms:
+                show_arm_line(contents, scores[arm.id])
 
 
 def verdict_badge(hypothesis: StoredHypothesis) -> list[str]:
     return [] if hypothesis.verdict is None else [elements.badge(hypothesis.verdict)]
-
-
-def nested(arms: list[Experiment]) -> list[tuple[Experiment, int]]:
-    """Return the arms depth first, each with its depth; an arm whose parent is not in `arms` is a root."""
-    ids = {arm.id for arm in arms}
-    children: dict[str | None, list[Experiment]] = {}
-    for arm in arms:
-        children.setdefault(arm.parent_id if arm.parent_id in ids else None, []).append(arm)
-    ordered: list[tuple[Experiment, int]] = []
-    stack = [(arm, 0) for arm in reversed(children.get(None, []))]
-    while stack:
-        arm, depth = stack.pop()
-        ordered.append((arm, depth))
-        stack.extend((child, depth + 1) for child in reversed(children.get(arm.id, [])))
-    return ordered
 
 
 def show_charter(contents: StudyContents) -> None:
@@ -82,7 +66,7 @@ def show_charter(contents: StudyContents) -> None:
 def show_plan(contents: StudyContents) -> None:
     st.subheader("Hypotheses and arms", anchor=False)
     if contents.experiments:
-        show_tree(contents)
+        show_hypotheses(contents)
     else:
         st.caption("Nothing is planned yet.")
     st.subheader("Charter", anchor=False)

@@ -146,22 +146,14 @@ def choose_groups(groups: Mapping[str, Sequence[ItemT]], numbers: Mapping[str, s
     return [labels[number] for number in event.selection.rows if number < len(labels)] or labels
 
 
-def show_downloads(items: Sequence[ListedItem], name: str) -> None:
-    """Offer everything that is known of the items as files."""
-
-    def exported() -> pd.DataFrame:
-        return pd.DataFrame([{"id": item.id, **item.values} for item in items])
-
-    for title, write, media in (
-        ("CSV", downloads.to_csv, "text/csv"),
-        ("Parquet", downloads.to_parquet, "application/vnd.apache.parquet"),
-    ):
-        st.download_button(
-            title,
-            lambda write=write: write(exported()),
-            f"{name}.{title.lower()}",
-            media,
-            icon=":material/download:",
-            on_click="ignore",
-            type="tertiary",
-        )
+def show_download(items: Sequence[ListedItem], name: str) -> None:
+    """Offer everything that is known of the items as a file."""
+    st.download_button(
+        "CSV",
+        lambda: downloads.to_csv(pd.DataFrame([{"id": item.id, **item.values} for item in items])),
+        f"{name}.csv",
+        "text/csv",
+        icon=":material/download:",
+        on_click="ignore",
+        type="tertiary",
+    )

@@ -78,15 +78,6 @@ def test_an_unknown_call_in_the_address_selects_none(open_page, study: tuple[Pat
     assert not page.error and "Select a call to read it." in words(page)
 
 
-def test_calls_are_filtered_by_node_and_failure(open_page, study: tuple[Path, str]) -> None:
-    path, study_id = study
-    page = open_page("study", path, study=study_id, section=SECTION)
-    page.multiselect(key="call_nodes").set_value(["plan"]).run()
-    assert len(page.dataframe[2].value) == 2
-    page.toggle(key="call_failed").set_value(True).run()
-    assert not page.exception and page.dataframe[2].value.empty
-
-
 @pytest.mark.parametrize(
     ("planner", "said"),
     [

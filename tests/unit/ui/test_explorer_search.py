@@ -47,8 +47,6 @@ def test_the_notebook_section_has_notes_reviews_and_questions(open_page, searche
     for text in ("Thinking first matters", "The program holds a table", "Go on, or stop?"):
         assert text in shown
     assert "Question 2 (decide) waits for an answer." in shown
-    page.multiselect(key="note_kinds").select("lesson").run()
-    assert [len(table.value) for table in page.dataframe if "Text" in table.value] == [1]
 
 
 def test_scores_and_ranking_come_from_full_runs_alone(searched: Path) -> None:

@@ -171,9 +171,6 @@ def test_tables_are_downloaded_whole_and_formulas_defused() -> None:
 
     frame = pd.DataFrame({"arm": ["=1+1", "b"], "factor": [0.5, "high"], "score": [0.25, None]})
     assert pd.read_csv(io.BytesIO(downloads.to_csv(frame)))["arm"].to_list() == ["'=1+1", "b"]
-    stored = pd.read_parquet(io.BytesIO(downloads.to_parquet(frame)))
-    assert stored["factor"].to_list() == ["0.5", "high"]
-    assert stored["score"].to_list()[0] == 0.25
 
 
 ROW = {

@@ -198,11 +198,36 @@ def ppo_term(logprob: torch.Tensor, old: float, advantage: float) -> torch.Tenso
     return torch.minimum(loss, torch.tensor(-3.0 * advantage)) if advantage < 0 else loss
 
 
+def plain_terms(
+    module: torch.nn.Module,
+    batch: TrainBatch,
+    temperature: float,
+    advantages_of: Callable[[list[float]], list[float]],
+    reference: torch.nn.Module | None = None,
+    allowed: Allowed = lambda _sample, _at: None,
+) -> list[torch.Tensor]:
+    """Clipped terms of every episode, with 0.1 * KL (k3) - 0.03 * entropy of each token where there is a reference."""
+    terms: list[torch.Tensor] = []
+    for group in batch.groups:
+        advantages = advantages_of([episode.reward for episode in group.episodes])
+        for episode, advantage in zip(group.episodes, advantages, strict=True):
+            tokens = plain_logprobs(module, episode, temperature, allowed)
+            found = torch.stack([ppo_term(logprob, old, advantage) for logprob, _, old in tokens])
+            if reference is not None:
+                with torch.no_grad():
+                    frozen = plain_logprobs(reference, episode, temperature, allowed)
+                gaps = torch.stack([ref - new for (ref, _, _), (new, _, _) in zip(frozen, tokens, strict=True)])
+                entropies = torch.stack([entropy for _, entropy, _ in tokens])
+                found = found + 0.1 * (gaps.exp() - gaps - 1) - 0.03 * entropies
+            terms.append(found)
+    return terms
+
+
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     return ((got - expected).norm() / expected.norm()).item()
 
 
-def group_advantages(rewards: list[float], *, normalise: bool) -> list[float]:
+def group_advantages(rewards: list[float], *, normalise: bool = True) -> list[float]:
     mean = statistics.mean(rewards)
     deviation = statistics.stdev(rewards) + 1e-6 if normalise else 1.0
     return [(reward - mean) / deviation for reward in rewards]

@@ -6,10 +6,11 @@ import functools
 import json
 import logging
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from changed_batches import with_samples
 from constrained_rollouts import (
     COMPACT,
     END,
@@ -25,35 +26,19 @@ from constrained_rollouts import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from late import Late
 from tests_support import examples
 from tiny_models import random_model
 
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import build_rows
-from swarm.types import ConstrainedTurn, Grammar, GrammarKind, Sample, SamplingParams, TrainBatch, Turn
+from swarm.types import Grammar, GrammarKind, Sample, SamplingParams, TrainBatch, Turn
 
-
-@pytest.fixture(scope="module", autouse=True)
-def late_imports() -> None:
-    global torch, group_advantages, learner_gradient, nudged, plain_gradient, plain_logprobs, relative_error
-    global plain_term, AutoModelForCausalLM, Qwen3Config, Learner, collate, TokenScorer
-    import torch
-    from plain_gradients import (
-        group_advantages,
-        learner_gradient,
-        nudged,
-        plain_gradient,
-        plain_logprobs,
-        relative_error,
-    )
-    from plain_gradients import ppo_term as plain_term
-    from transformers import AutoModelForCausalLM, Qwen3Config
-
-    from swarm.backends.local.learning.learner import Learner
-    from swarm.backends.local.learning.microbatches import collate
-    from swarm.backends.local.learning.updater import TokenScorer
-
+torch, plain = Late("torch"), Late("plain_gradients")
+learning, microbatches, updating = (
+    Late(f"swarm.backends.local.learning.{name}") for name in ("learner", "microbatches", "updater")
+)
 
 WORDS = ("ab", "abcab", "b c", "cc", "ca")
 WORDS_ONLY = Grammar(GrammarKind.REGEX, "|".join(WORDS))
@@ -80,9 +65,9 @@ def gap(module: torch.nn.Module, stage: Stage, batch: TrainBatch) -> float:
     """
     followed = stage.grammars.follow(batch)
     rows = build_rows(followed.batch, followed.masks)
-    micro = collate(rows, range(len(rows)), torch.zeros(len(rows), 9999), torch.device("cpu"))
+    micro = microbatches.collate(rows, range(len(rows)), torch.zeros(len(rows), 9999), torch.device("cpu"))
     with torch.no_grad():
-        scores = TokenScorer(module)(micro)
+        scores = updating.TokenScorer(module)(micro)
     assert torch.isfinite(scores.entropies_N).all()
     distances_RL = (micro.spread(scores.logprobs_N) - micro.rollout_logprobs_RL).abs()
     return (distances_RL * micro.spread(micro.temperatures_N).clamp(max=1.0)).max().item()
@@ -140,12 +125,8 @@ def test_the_trainer_gives_each_token_the_logprob_that_the_engine_recorded(
 
 def test_without_the_masks_the_logprobs_would_be_far_off(stage: Stage) -> None:
     batch = make_batch(stage.play([[SamplingParams(40, seed=seed, grammar=PERSON) for seed in range(4)]]))
-    free = [replace(sample, constrained_turns=()) for episode in batch.episodes for sample in episode.samples]
-    group = replace(
-        batch.groups[0],
-        episodes=tuple(replace(e, samples=(s,)) for e, s in zip(batch.episodes, free, strict=True)),
-    )
-    assert gap(stage.module, stage, replace(batch, groups=(group,))) > 1
+    free = with_samples(batch, lambda sample: replace(sample, constrained_turns=()))
+    assert gap(stage.module, stage, free) > 1
 
 
 def text_of(token_ids: Sequence[int]) -> str:
@@ -171,23 +152,6 @@ def allowed(sample: Sample, position: int) -> list[int] | None:
     return begins_a_word(text_of(sample.token_ids_T[sample.turn_indices_T.index(turn) : position]))
 
 
-def plain_objective(
-    module: torch.nn.Module, reference: torch.nn.Module, batch: TrainBatch, temperature: float
-) -> torch.Tensor:
-    """Token-mean GRPO with the k3 estimate of the KL divergence and the entropy of the constrained distributions."""
-    terms = []
-    for group in batch.groups:
-        advantages = group_advantages([episode.reward for episode in group.episodes], normalise=True)
-        for episode, advantage in zip(group.episodes, advantages, strict=True):
-            with torch.no_grad():
-                frozen = plain_logprobs(reference, episode, temperature, allowed)
-            now = plain_logprobs(module, episode, temperature, allowed)
-            for (logprob, entropy, old), (ref, _, _) in zip(now, frozen, strict=True):
-                k3 = (ref - logprob).exp() - (ref - logprob) - 1
-                terms.append(plain_term(logprob, old, advantage) + 0.1 * k3 - 0.03 * entropy)
-    return torch.stack(terms).mean()
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_the_gradient_equals_a_plain_implementation_over_the_allowed_tokens(
     stages: list[Stage], temperature: float
@@ -199,11 +163,16 @@ def test_the_gradient_equals_a_plain_implementation_over_the_allowed_tokens(
     episodes = stage.play([params[:8], params[8:]])
     batch = make_batch(episodes)
     # Off the sampling policy, so that ratios differ from 1 and some are clipped.
-    module, reference = nudged(stage.module), nudged(nudged(stage.module))
+    module, reference = plain.nudged(stage.module), plain.nudged(plain.nudged(stage.module))
     job = TrainJob(temperature=temperature, use_kl_loss=True, kl_loss_coef=0.1, entropy_coeff=0.03)
-    _, gradient = learner_gradient(module, job, batch, reference, grammars=stage.grammars)
-    _, plain = plain_gradient(module, lambda: plain_objective(module, reference, batch, temperature))
-    error = relative_error(gradient, plain)
+    _, gradient = plain.learner_gradient(module, job, batch, reference, grammars=stage.grammars)
+    _, expected = plain.plain_gradient(
+        module,
+        lambda: torch.cat(
+            plain.plain_terms(module, batch, temperature, plain.group_advantages, reference, allowed)
+        ).mean(),
+    )
+    error = plain.relative_error(gradient, expected)
     assert torch.isfinite(gradient).all()
     assert error < 1e-5, f"relative gradient error {error:.2e}"
 
@@ -212,31 +181,23 @@ def test_importance_weights_are_one_on_constrained_tokens_of_the_present_weights
     params = [SamplingParams(40, seed=seed, grammar=[PERSON, TOOL_CALL, None][seed % 3]) for seed in range(8)]
     batch = make_batch(stage.play([params]))
     job = TrainJob(rollout_is="token", mini_batch_num=2, max_staleness=1, lr=1e-6)
-    report = Learner(bundled_model(), job, stage.grammars).step(batch, weight_version=0)
+    report = learning.Learner(bundled_model(), job, stage.grammars).step(batch, weight_version=0)
     assert report.metrics["training/rollout_logprob_gap_max"] < 1e-5
     assert report.metrics["rollout_corr/rollout_is_min"] == pytest.approx(1, abs=1e-4)
     assert report.metrics["rollout_corr/rollout_is_max"] == pytest.approx(1, abs=1e-4)
 
 
-def with_turn(batch: TrainBatch, episode_id: str, change: Callable[[Sample], Sample]) -> TrainBatch:
-    groups = [
-        replace(
-            group,
-            episodes=tuple(
-                replace(each, samples=tuple(map(change, each.samples))) if each.episode_id == episode_id else each
-                for each in group.episodes
-            ),
+def under(batch: TrainBatch, grammar: Grammar, *episodes: str) -> TrainBatch:
+    """Says of the turns of these episodes that they were sampled under another grammar than they were."""
+
+    def change(sample: Sample) -> Sample:
+        if sample.episode_id not in episodes:
+            return sample
+        return replace(
+            sample, constrained_turns=tuple(replace(turn, grammar=grammar) for turn in sample.constrained_turns)
         )
-        for group in batch.groups
-    ]
-    return replace(batch, groups=tuple(groups))
 
-
-def under(grammar: Grammar) -> Callable[[Sample], Sample]:
-    """Says of a sample's turns that they were sampled under another grammar than they were."""
-    return lambda sample: replace(
-        sample, constrained_turns=tuple(ConstrainedTurn(turn.index, grammar) for turn in sample.constrained_turns)
-    )
+    return with_samples(batch, change)
 
 
 @pytest.mark.parametrize(
@@ -248,9 +209,9 @@ def test_a_turn_whose_grammar_cannot_be_followed_is_left_out_and_counted(
     free = [SamplingParams(12, seed=seed) for seed in range(4)]
     bound = [SamplingParams(12, seed=seed, grammar=PERSON) for seed in range(4)]
     episodes = stage.play([free, bound])
-    batch = with_turn(make_batch(episodes), "episode-1", under(grammar))
+    batch = under(make_batch(episodes), grammar, "episode-1")
     with caplog.at_level(logging.WARNING):
-        report = Learner(bundled_model(), TrainJob(), stage.grammars).step(batch, weight_version=0)
+        report = learning.Learner(bundled_model(), TrainJob(), stage.grammars).step(batch, weight_version=0)
     left_out = len(episodes[1][1].output_ids_T)
     assert report.metrics["grammar/turns"] == 3
     assert report.metrics["grammar/turns_left_out"] == 1
@@ -260,42 +221,25 @@ def test_a_turn_whose_grammar_cannot_be_followed_is_left_out_and_counted(
     assert "turn 1 of episode episode-1 is not trained" in caplog.text
     assert reason in caplog.text
     without = make_batch([turns[: 1 if number == 1 else 2] for number, turns in enumerate(episodes)])
-    again = Learner(bundled_model(), TrainJob(), stage.grammars).step(without, weight_version=0)
+    again = learning.Learner(bundled_model(), TrainJob(), stage.grammars).step(without, weight_version=0)
     assert report.metrics["actor/grad_norm"] == pytest.approx(again.metrics["actor/grad_norm"], rel=1e-5)
 
 
 def test_what_has_nothing_else_to_train_is_left_out_with_the_turn(stage: Stage) -> None:
     batch = make_batch(stage.play([[SamplingParams(12, seed=seed, grammar=PERSON) for seed in range(8)]]))
-    for episode in ("episode-1", "episode-4", "episode-5", "episode-6", "episode-7"):
-        batch = with_turn(batch, episode, under(WORDS_ONLY))
-    report = Learner(bundled_model(), TrainJob(), stage.grammars).step(batch, weight_version=0)
+    batch = under(batch, WORDS_ONLY, *(f"episode-{number}" for number in (1, 4, 5, 6, 7)))
+    report = learning.Learner(bundled_model(), TrainJob(), stage.grammars).step(batch, weight_version=0)
     assert (report.metrics["rollout/episodes"], report.metrics["rollout/groups"]) == (3, 1)
     assert set(report.advantages) == {"episode-0", "episode-2", "episode-3"}
-    for episode in ("episode-0", "episode-2", "episode-3"):
-        batch = with_turn(batch, episode, under(WORDS_ONLY))
-    report = Learner(bundled_model(), TrainJob(), stage.grammars).step(batch, weight_version=0)
+    batch = under(batch, WORDS_ONLY, "episode-0", "episode-2", "episode-3")
+    report = learning.Learner(bundled_model(), TrainJob(), stage.grammars).step(batch, weight_version=0)
     assert (report.metrics["rollout/episodes"], report.metrics["grammar/turns_left_out"]) == (0, 8)
 
 
 def test_a_learner_that_cannot_follow_grammars_refuses_constrained_turns(stage: Stage) -> None:
     batch = make_batch(stage.play([[SamplingParams(12, seed=seed, grammar=PERSON) for seed in range(4)]]))
     with pytest.raises(EngineFailure, match="turn 0 of episode episode-0 was sampled under a grammar"):
-        Learner(bundled_model(), TrainJob()).step(batch)
-
-
-def test_constrained_turns_stand_whole_in_the_sample_that_trains_them(stage: Stage) -> None:
-    bound = [SamplingParams(20, seed=seed, stop_token_ids=(OTHER_END,), grammar=PERSON) for seed in range(3)]
-    free = [SamplingParams(6, seed=seed) for seed in range(3)]
-    for turns in stage.play([bound, free, bound]):
-        (sample,) = make_batch([turns], size=1).episodes[0].samples
-        assert sample.constrained_turns == (
-            ConstrainedTurn(0, PERSON, (OTHER_END,)),
-            ConstrainedTurn(2, PERSON, (OTHER_END,)),
-        )
-        for turn in (turns[0], turns[2]):
-            places = [place for place, index in enumerate(sample.turn_indices_T) if index == turn.index]
-            assert places == list(range(places[0], places[-1] + 1))
-            assert tuple(sample.token_ids_T[place] for place in places) == turn.output_ids_T
+        learning.Learner(bundled_model(), TrainJob()).step(batch)
 
 
 def answers_no(turn: Turn) -> float:
@@ -307,9 +251,10 @@ def answers_no(turn: Turn) -> float:
         return 0.0
 
 
+@pytest.mark.slow
 def test_learning_to_choose_among_what_a_schema_allows() -> None:
     stage = Stage(bundled_model())
-    learner = Learner(stage.module, TrainJob(), stage.grammars)
+    learner = learning.Learner(stage.module, TrainJob(), stage.grammars)
     grammar = schema(
         {
             "type": "object",

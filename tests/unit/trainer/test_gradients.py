@@ -37,7 +37,7 @@ def expect_gradient(found: tuple[float, torch.Tensor], expected: tuple[float, to
 
 
 def standardised(rewards: list[float]) -> list[float]:
-    return plain.group_advantages(rewards, normalise=True)
+    return plain.group_advantages(rewards)
 
 
 def centred(rewards: list[float]) -> list[float]:
@@ -69,34 +69,6 @@ KL_AND_ENTROPY: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1, "ent
 OF_EPISODES: dict[str, Any] = {"loss_agg_mode": "seq-mean-token-mean"}
 
 
-def plain_loss(
-    module: torch.nn.Module,
-    reference: torch.nn.Module | None,
-    batch: TrainBatch,
-    advantages_of: Callable[[list[float]], list[float]],
-    aggregate: Callable[[Sequence[torch.Tensor]], torch.Tensor],
-    temperature: float,
-) -> torch.Tensor:
-    """Clipped terms of every episode, with 0.1 * KL (k3) - 0.03 * entropy of each token where there is a reference."""
-    terms: list[torch.Tensor] = []
-    for group in batch.groups:
-        advantages = advantages_of([episode.reward for episode in group.episodes])
-        for episode, advantage in zip(group.episodes, advantages, strict=True):
-            tokens = plain.plain_logprobs(module, episode, temperature)
-            found = [plain.ppo_term(logprob, old, advantage) for logprob, _, old in tokens]
-            if reference is not None:
-                with torch.no_grad():
-                    frozen = plain.plain_logprobs(reference, episode, temperature)
-                gaps = [ref - logprob for (ref, _, _), (logprob, _, _) in zip(frozen, tokens, strict=True)]
-                added = [gap.exp() - gap - 1 for gap in gaps]
-                found = [
-                    term + 0.1 * k3 - 0.03 * entropy
-                    for term, k3, (_, entropy, _) in zip(found, added, tokens, strict=True)
-                ]
-            terms.append(torch.stack(found))
-    return aggregate(terms)
-
-
 @pytest.mark.parametrize(
     ("settings", "advantages_of", "aggregate", "temperature"),
     [
@@ -123,7 +95,7 @@ def test_gradient_is_that_of_the_plain_formula(
     reference = plain.nudged(model) if job.use_kl_loss else None
     loss, gradient = plain.learner_gradient(model, job, batch, reference)
     expected, formula = plain.plain_gradient(
-        model, lambda: plain_loss(model, reference, batch, advantages_of, aggregate, temperature)
+        model, lambda: aggregate(plain.plain_terms(model, batch, temperature, advantages_of, reference))
     )
     # The reported loss is that of the policy alone.
     expect_gradient((expected if job.use_kl_loss else loss, gradient), (expected, formula))

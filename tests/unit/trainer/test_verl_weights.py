@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from late import Late
 from process_support import descendants, is_running
 
 from swarm.backends.pairing import shared_memory_of
@@ -25,18 +26,10 @@ from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.sampler import EngineLost
-from swarm.types import TrainBatch
+from swarm.types import StepReport, TrainBatch
 
-
-@pytest.fixture(scope="module", autouse=True)
-def late_imports() -> None:
-    global torch, load_file, ShmFull, write_weights, WEIGHTS_PATH, ShmFileEngine
-    import torch
-    from safetensors.torch import load_file
-
-    from swarm.backends.replicas.weight_file import ShmFull, write_weights
-    from swarm.backends.verl.ranks.weights import WEIGHTS_PATH, ShmFileEngine
-
+torch, safetensors, ranks = Late("torch"), Late("safetensors.torch"), Late("swarm.backends.verl.ranks.weights")
+weight_files = Late("swarm.backends.replicas.weight_file")
 
 pytestmark = pytest.mark.anyio
 
@@ -57,11 +50,11 @@ def tied_weights() -> Generator[tuple[str, torch.Tensor]]:
 
 
 async def test_file_is_whole_in_the_samplers_precision_with_the_tied_head(tmp_path: Path) -> None:
-    engine = ShmFileEngine(bucket_size=1, is_master=True, directory=str(tmp_path), dtype="bfloat16")
+    engine = ranks.ShmFileEngine(bucket_size=1, is_master=True, directory=str(tmp_path), dtype="bfloat16")
     answer = await engine.send_weights(tied_weights(), global_steps=3)
-    path = Path(answer[WEIGHTS_PATH])
+    path = Path(answer[ranks.WEIGHTS_PATH])
     assert [path] == list(tmp_path.iterdir()), "nothing half-written beside it"
-    tensors = load_file(path)
+    tensors = safetensors.load_file(path)
     assert {name: tensor.dtype for name, tensor in tensors.items()} == {
         "model.embed_tokens.weight": torch.bfloat16,
         "lm_head.weight": torch.bfloat16,
@@ -78,7 +71,7 @@ async def test_other_ranks_help_to_gather_and_write_nothing(tmp_path: Path) -> N
             asked.append(name)
             yield name, tensor
 
-    engine = ShmFileEngine(bucket_size=1, is_master=False, directory=str(tmp_path), dtype="float32")
+    engine = ranks.ShmFileEngine(bucket_size=1, is_master=False, directory=str(tmp_path), dtype="float32")
     assert await engine.send_weights(watched(), global_steps=3) == {}
     assert len(asked) == 3
     assert list(tmp_path.iterdir()) == []
@@ -86,8 +79,8 @@ async def test_other_ranks_help_to_gather_and_write_nothing(tmp_path: Path) -> N
 
 async def test_weights_that_do_not_fit_are_refused_with_what_to_do(tmp_path: Path) -> None:
     huge = torch.zeros(1, dtype=torch.float32).expand(2**62 // 4)
-    with pytest.raises(ShmFull, match="enlarge it"):
-        write_weights(tmp_path / "weights.safetensors", {"huge": huge})
+    with pytest.raises(weight_files.ShmFull, match="enlarge it"):
+        weight_files.write_weights(tmp_path / "weights.safetensors", {"huge": huge})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,22 +96,31 @@ while data := os.read(0, 65536):
 """A driver that answers each operation as it is told."""
 
 
-async def nothing() -> None:
+async def nothing(_source: WeightSource | None = None) -> None:
     pass
 
 
-def sampler_of(publish: Any, suspend: Any = nothing, resume: Any = nothing) -> Any:
-    return SimpleNamespace(publish=publish, suspend=suspend, resume=resume)
-
-
-def make_trainer(tmp_path: Path, publish: Any, answers: dict[str, Any], publish_timeout_s: float = 5.0) -> VerlTrainer:
+def make_trainer(
+    tmp_path: Path,
+    answers: dict[str, Any],
+    publish: Any = nothing,
+    suspend: Any = nothing,
+    resume: Any = nothing,
+    publish_timeout_s: float = 5.0,
+) -> VerlTrainer:
     command = [sys.executable, "-c", DRIVER.format(answers=answers)]
-    driver = WorkerProcess(command, tmp_path / "driver.log")
-    limits = VerlLimits(boot_timeout_s=LIMIT_S, train_timeout_s=LIMIT_S, publish_timeout_s=publish_timeout_s)
-    job = TrainJob(engine="verl")
-    return VerlTrainer(
-        driver, job, BUNDLED_DIRECTORY, ServerConfig(home=tmp_path), sampler=sampler_of(publish), limits=limits
-    )
+    driver, limits = WorkerProcess(command, tmp_path / "driver.log"), VerlLimits(LIMIT_S, LIMIT_S, publish_timeout_s)
+    sampler: Any = SimpleNamespace(publish=publish, suspend=suspend, resume=resume)
+    config, job = ServerConfig(home=tmp_path), TrainJob(engine="verl")
+    return VerlTrainer(driver, job, BUNDLED_DIRECTORY, config, sampler=sampler, limits=limits)
+
+
+async def train(trainer: VerlTrainer) -> StepReport:
+    await trainer.start()
+    try:
+        return await trainer.train(BATCH)
+    finally:
+        await trainer.process.stop()
 
 
 def trained(path: Path, version: int = 1) -> dict[str, Any]:
@@ -133,13 +135,10 @@ async def test_step_is_done_only_when_the_sampler_has_the_weights(tmp_path: Path
         await asyncio.sleep(0.05)
         told.append(source)
 
-    trainer = make_trainer(tmp_path, publish, trained(tmp_path / "v1"))
-    await trainer.start()
-    report = await trainer.train(BATCH)
+    report = await train(make_trainer(tmp_path, trained(tmp_path / "v1"), publish))
     assert told == [WeightFile(tmp_path / "v1", 1)]
     assert report.weight_version.version == 1
     assert report.metrics["timing_s/publish_weights"] >= 0.05
-    await trainer.process.stop()
 
 
 @pytest.mark.parametrize("how", ["refuses", "hangs"])
@@ -149,11 +148,8 @@ async def test_weights_that_do_not_reach_the_sampler_lose_the_engine(tmp_path: P
             raise EngineFailure("no replica is left")
         await asyncio.sleep(60)
 
-    trainer = make_trainer(tmp_path, publish, trained(tmp_path / "v1"), publish_timeout_s=0.2)
-    await trainer.start()
     with pytest.raises(EngineLost, match="no replica is left" if how == "refuses" else "was not published within"):
-        await trainer.train(BATCH)
-    await trainer.process.stop()
+        await train(make_trainer(tmp_path, trained(tmp_path / "v1"), publish, publish_timeout_s=0.2))
 
 
 async def test_broadcast_is_sent_while_the_samplers_wait_for_it(tmp_path: Path) -> None:
@@ -169,11 +165,8 @@ async def test_broadcast_is_sent_while_the_samplers_wait_for_it(tmp_path: Path) 
     async def publish(source: WeightSource) -> None:
         told.append(source)
 
-    trainer = make_trainer(tmp_path, publish, answers)
-    await trainer.start()
-    await trainer.train(BATCH)
+    await train(make_trainer(tmp_path, answers, publish))
     assert told == [WeightBroadcast(4, "10.0.0.1", 1234, 3, ("a", "b"), ("bfloat16", "int64"), ((2, 3), (4,)))]
-    await trainer.process.stop()
 
 
 async def test_sampler_on_the_same_gpus_sleeps_while_the_trainer_works(tmp_path: Path) -> None:
@@ -185,35 +178,18 @@ async def test_sampler_on_the_same_gpus_sleeps_while_the_trainer_works(tmp_path:
 
         return note
 
-    trainer = make_trainer(tmp_path, noting("publish"), trained(tmp_path / "v1"))
-    trainer = VerlTrainer(
-        trainer.process,
-        TrainJob(engine="verl"),
-        BUNDLED_DIRECTORY,
-        ServerConfig(home=tmp_path),
-        sampler=sampler_of(noting("publish"), noting("suspend"), noting("resume")),
-        limits=VerlLimits(LIMIT_S, LIMIT_S),
-    )
-    await trainer.start()
-    await trainer.train(BATCH)
+    notes = {what: noting(what) for what in ("publish", "suspend", "resume")}
+    await train(make_trainer(tmp_path, trained(tmp_path / "v1"), **notes))
     assert order == ["suspend", "resume", "publish"]
-    await trainer.process.stop()
 
 
-async def test_weights_on_another_host_are_told_apart(tmp_path: Path) -> None:
+async def test_weights_on_another_host_and_a_trainer_that_was_not_started_are_told_apart(tmp_path: Path) -> None:
     answers = trained(tmp_path / "v1")
     (tmp_path / "v1").unlink()
-    trainer = make_trainer(tmp_path, None, answers)
-    await trainer.start()
     with pytest.raises(EngineLost, match="on another host"):
-        await trainer.train(BATCH)
-    await trainer.process.stop()
-
-
-async def test_trainer_that_was_not_started_says_so(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, None, {})
+        await train(make_trainer(tmp_path, answers))
     with pytest.raises(EngineFailure, match="not started"):
-        await trainer.train(BATCH)
+        await make_trainer(tmp_path, {}).train(BATCH)
 
 
 def test_servers_of_different_homes_write_in_different_places(tmp_path: Path) -> None:

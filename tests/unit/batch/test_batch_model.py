@@ -340,22 +340,14 @@ def closed_batch(episodes: Iterable[FinishedEpisode], policy: BatchPolicy) -> Cl
 
 @settings(deadline=None)
 @given(episodes=EPISODES, policy=POLICIES, data=st.data())
-def test_the_closed_batch_does_not_depend_on_the_order_of_arrival(
+def test_a_batch_depends_neither_on_the_order_of_arrival_nor_on_that_of_its_groups(
     episodes: list[FinishedEpisode], policy: BatchPolicy, data: st.DataObject
 ) -> None:
     alone = one_group_each(episodes, policy.num_repeat)
-    shuffled = data.draw(st.permutations(alone))
-    assert closed_batch(shuffled, policy) == closed_batch(alone, policy)
-
-
-@settings(deadline=None)
-@given(episodes=EPISODES, policy=POLICIES, data=st.data())
-def test_the_batch_made_again_from_its_groups_equals_the_closed_one(
-    episodes: list[FinishedEpisode], policy: BatchPolicy, data: st.DataObject
-) -> None:
-    closed = closed_batch(episodes, policy).batch
-    groups = [data.draw(st.permutations(group.members)) for group in data.draw(st.permutations(closed.groups))]
-    assert assemble("b1", 1, groups) == closed
+    closed = closed_batch(alone, policy)
+    assert closed_batch(data.draw(st.permutations(alone)), policy) == closed
+    groups = [data.draw(st.permutations(group.members)) for group in data.draw(st.permutations(closed.batch.groups))]
+    assert assemble("b1", 1, groups) == closed.batch
 
 
 def one_group_each(episodes: Iterable[FinishedEpisode], num_repeat: int) -> list[FinishedEpisode]:

@@ -6,7 +6,7 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
-from batch_support import make_sample
+from batch_support import make_episode
 
 from swarm.batch import Diagnostics
 from swarm.batch.diagnostics import MAX_CLIENTS
@@ -15,33 +15,32 @@ from swarm.types import FinishedEpisode, Group, TrainBatch
 REPEAT = 4
 
 
-SAMPLES = (make_sample("ep", (0,)),)
+def episode(task_id: str, reward: float, number: int) -> FinishedEpisode:
+    return make_episode(f"ep-{number}", task_id, reward=reward, client="c")
 
 
-def episode(task_id: str, reward: float, number: int, client: str = "c") -> FinishedEpisode:
-    return FinishedEpisode(f"ep-{client}-{number}", task_id, client, reward, None, SAMPLES, 0.0)
-
-
-def run(diagnostics: Diagnostics, task_ids: list[str], *, client: str = "c", constant: bool = False) -> None:
+def run(diagnostics: Diagnostics, task_ids: list[str], *, constant: bool = False) -> None:
     for number, task_id in enumerate(task_ids):
-        diagnostics.begun(client, task_id)
-        reward = 1.0 if constant else float(number % 3)
-        diagnostics.ended(client, episode(task_id, reward, number, client), REPEAT)
+        diagnostics.begun("c", task_id)
+        diagnostics.ended("c", episode(task_id, 1.0 if constant else float(number % 3), number), REPEAT)
 
 
 def codes(diagnostics: Diagnostics) -> list[str]:
     return [warning.code for warning in diagnostics.warnings()]
 
 
-def test_a_careful_client_is_not_warned_about() -> None:
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [number // REPEAT for number in range(400)],
+        [number % 16 for number in range(16 * REPEAT)],
+        [task for task in range(200) for _ in range(REPEAT - (task % 3 == 0))],
+    ],
+    ids=["repeats in a row", "all tasks once for each repeat", "a few tasks cut short"],
+)
+def test_a_careful_client_is_not_warned_about(tasks: list[int]) -> None:
     diagnostics = Diagnostics()
-    run(diagnostics, [f"t{number // REPEAT}" for number in range(400)])
-    assert codes(diagnostics) == []
-
-
-def test_a_client_that_walks_through_its_tasks_once_per_repeat_is_not_warned_about() -> None:
-    diagnostics = Diagnostics()
-    run(diagnostics, [f"t{number % 16}" for number in range(16 * REPEAT)])
+    run(diagnostics, [f"t{task}" for task in tasks])
     assert codes(diagnostics) == []
 
 
@@ -65,18 +64,10 @@ def test_one_id_for_many_tasks_is_named_and_a_second_epoch_is_not() -> None:
     assert codes(diagnostics) == ["repeated_task_id"]
 
 
-def test_a_task_that_is_dropped_from_every_batch_may_come_again_all_the_same() -> None:
-    diagnostics = Diagnostics()
-    for step in range(6):
-        run(diagnostics, ["too easy"] * REPEAT)
-        diagnostics.batch_closed(TrainBatch("b", step, ()))
-    assert codes(diagnostics) == []
-
-
-def test_a_task_whose_episodes_fall_into_two_batches_is_complete_all_the_same() -> None:
+def test_a_task_may_come_again_in_the_next_batch_if_it_was_dropped_or_had_a_part_of_its_episodes_there() -> None:
     diagnostics = Diagnostics()
     for number in range(50):
-        run(diagnostics, [f"t{number}"] * (REPEAT // 2))
+        run(diagnostics, ["too easy"] * REPEAT + [f"t{number}"] * (REPEAT // 2))
         diagnostics.batch_closed(TrainBatch("b", number, ()))
         run(diagnostics, [f"t{number}"] * (REPEAT // 2))
     assert codes(diagnostics) == []
@@ -97,13 +88,6 @@ def test_a_client_that_repeats_its_tasks_too_seldom_is_named() -> None:
     run(diagnostics, [f"t{number // 2}" for number in range(128, 140)])
     assert codes(diagnostics) == ["num_repeat_mismatch"]
     assert "last one with 2" in diagnostics.warnings()[0].message
-
-
-def test_a_few_tasks_cut_short_are_not_named() -> None:
-    diagnostics = Diagnostics()
-    for task in range(200):
-        run(diagnostics, [f"t{task}"] * (REPEAT - (task % 3 == 0)))
-    assert codes(diagnostics) == []
 
 
 def test_turn_rewards_are_a_reward_that_changes() -> None:
@@ -130,20 +114,11 @@ def test_episodes_without_a_call_of_the_model_are_named_by_that_alone_until_ther
     assert codes(diagnostics) == []
 
 
-def test_a_crash_now_and_then_is_not_named() -> None:
+def test_episodes_that_are_never_ended_are_named_and_a_crash_now_and_then_is_not() -> None:
     diagnostics = Diagnostics()
     for number in range(20):
         diagnostics.begun("c", None)
-        if number % 6 == 5:
-            diagnostics.lost("c", "lease_expired")
-    assert codes(diagnostics) == []
-
-
-def test_episodes_that_are_never_ended_are_named() -> None:
-    diagnostics = Diagnostics()
-    for _ in range(3):
-        diagnostics.begun("c", None)
-        diagnostics.lost("c", "client_abort")
+        diagnostics.lost("c", "lease_expired" if number % 6 == 5 else "client_abort")
     assert codes(diagnostics) == []
     for _ in range(3):
         diagnostics.begun("c", None)

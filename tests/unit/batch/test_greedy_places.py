@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from batch_support import make_episode, make_pool, reasons
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +15,7 @@ JOB = {"algorithm": "remax", "batch_size": 2, "num_repeat": 3}
 
 
 def finished(name: str, task: str, *, is_greedy: bool, reward: float = 1.0) -> FinishedEpisode:
-    episode = make_episode(name, task, reward=reward)
-    return FinishedEpisode(
-        episode.episode_id, task, "client", reward, None, episode.samples, episode.ended_at, is_greedy=is_greedy
-    )
+    return replace(make_episode(name, task, reward=reward), is_greedy=is_greedy)
 
 
 def test_the_first_place_of_a_group_is_greedy_and_is_given_again_when_it_is_lost() -> None:
@@ -26,11 +25,7 @@ def test_the_first_place_of_a_group_is_greedy_and_is_given_again_when_it_is_lost
     pool.lose(places[0])
     assert [pool.begin("default", "a").is_greedy for _ in range(2)] == [True, False]
     assert pool.begin("default", "b").is_greedy
-
-
-def test_no_place_is_greedy_under_another_algorithm() -> None:
-    pool = make_pool(batch_size=2, num_repeat=3)
-    assert not pool.begin("default", "a").is_greedy
+    assert not make_pool(batch_size=2, num_repeat=3).begin("default", "a").is_greedy, "under another algorithm"
 
 
 def test_a_group_without_its_greedy_episode_is_dropped_by_name() -> None:
@@ -111,15 +106,10 @@ class Players:
         assert len(self.pool) == len(self.ended)
 
 
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 11)), max_size=120))
-def test_whatever_happens_each_trained_group_has_one_greedy_episode(moves: list[tuple[int, int]]) -> None:
-    players = Players()
-    for move, which in moves:
-        players.play(move, which)
-
-
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 11)), max_size=60))
-def test_clients_that_go_on_complete_a_batch_after_any_history(moves: list[tuple[int, int]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 11)), max_size=100))
+def test_whatever_happens_each_trained_group_has_one_greedy_episode_and_clients_that_go_on_complete_a_batch(
+    moves: list[tuple[int, int]],
+) -> None:
     players = Players()
     for move, which in moves:
         players.play(move, which)

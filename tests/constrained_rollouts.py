@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from turns import plain_turn
+
 from swarm.backends.grammar import GrammarCompiler
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.tracker.merge import merge
@@ -77,29 +79,6 @@ def bundled_model() -> torch.nn.Module:
     return AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY).eval()
 
 
-def make_turn(
-    episode_id: str, index: int, prompt_ids: Sequence[int], params: SamplingParams, sampled: Sampled, parent: int | None
-) -> Turn:
-    assert sampled.finish is not None
-    return Turn(
-        episode_id=episode_id,
-        index=index,
-        prompt_ids=tuple(prompt_ids),
-        output_ids_T=tuple(sampled.token_ids),
-        logprobs_T=tuple(sampled.logprobs),
-        weight_versions_T=tuple(sampled.versions),
-        finish_reason=sampled.finish,
-        params=params,
-        messages=(),
-        reply={},
-        tools=(),
-        parent=parent,
-        fork_reason=None,
-        started_at=0.0,
-        ended_at=1.0,
-    )
-
-
 @dataclass
 class Sampled:
     """What a request got."""
@@ -147,9 +126,19 @@ class Stage:
             ]
             replies = self.sample(list(zip(prompts, params, strict=True)))
             for number, turns in enumerate(episodes):
-                parent = index - 1 if turns else None
+                reply = replies[number]
                 turns.append(
-                    make_turn(f"episode-{number}", index, prompts[number], params[number], replies[number], parent)
+                    plain_turn(
+                        index,
+                        prompts[number],
+                        reply.token_ids,
+                        episode_id=f"episode-{number}",
+                        logprobs_T=tuple(reply.logprobs),
+                        weight_versions_T=tuple(reply.versions),
+                        finish_reason=reply.finish,
+                        params=params[number],
+                        parent=index - 1 if turns else None,
+                    )
                 )
         return episodes
 

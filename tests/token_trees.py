@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from hypothesis import strategies as st
+from turns import plain_turn
 
 from swarm.tracker.merge import merge
 from swarm.trainer.token_rows import Row, TokenMask, build_rows
 from swarm.types import (
     FinishedEpisode,
     FinishReason,
-    ForkReason,
     Grammar,
     GrammarKind,
     Group,
@@ -97,22 +97,14 @@ class _Maker:
         grammar = GRAMMAR if self._shape.grammars and self._random.random() < 0.5 else None
         if grammar is not None and not aborted:
             self.masks[episode_id, index] = [self._mask(token) for token in output]
-        return Turn(
+        return plain_turn(
+            index,
+            prompt,
+            output,
             episode_id=episode_id,
-            index=index,
-            prompt_ids=prompt,
-            output_ids_T=output,
-            logprobs_T=(-1.0,) * len(output),
-            weight_versions_T=(0,) * len(output),
             finish_reason=FinishReason.ABORT if aborted else FinishReason.STOP,
             params=SamplingParams(max_tokens=8, temperature=self._random.choice([0.6, 1.0, 1.0, 1.3]), grammar=grammar),
-            messages=(),
-            reply={},
-            tools=(),
             parent=None if parent is None else parent.index,
-            fork_reason=ForkReason.NEW_CONVERSATION if parent is None else None,
-            started_at=0.0,
-            ended_at=1.0,
         )
 
     def _tokens(self, count: int) -> tuple[int, ...]:

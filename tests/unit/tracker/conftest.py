@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from turns import plain_turn
 
 from swarm.tracker.codec import Codec
 from swarm.types import FinishReason, Message, SamplingParams, ToolSpec, Turn
@@ -243,29 +244,18 @@ def make_turn() -> MakeTurn:
         **fields: Any,
     ) -> Turn:
         prompt_ids = tuple(codec.render(messages, tools) if prompt_ids is None else prompt_ids)
-        return Turn(
-            episode_id="episode",
-            index=index,
-            prompt_ids=prompt_ids,
-            output_ids_T=tuple(output_ids),
-            logprobs_T=tuple(-0.5 for _ in output_ids),
-            weight_versions_T=tuple(0 for _ in output_ids),
+        options = {"choice": fields.pop("choice")} if "choice" in fields else {}
+        reply = codec.parse_reply(output_ids, tools, turn_index=index, stop=stop, prompt_ids=prompt_ids, **options)
+        return plain_turn(
+            index,
+            prompt_ids,
+            output_ids,
             finish_reason=finish,
             params=SamplingParams(max_tokens=64, stop=stop),
             messages=tuple(messages),
-            reply=codec.parse_reply(
-                output_ids,
-                tools,
-                turn_index=index,
-                stop=stop,
-                prompt_ids=prompt_ids,
-                **{name: fields[name] for name in ("choice",) if name in fields},
-            ),
+            reply=reply,
             tools=tuple(tools),
-            parent=fields.get("parent"),
-            fork_reason=fields.get("fork_reason"),
-            started_at=0.0,
-            ended_at=1.0,
+            **fields,
         )
 
     return make

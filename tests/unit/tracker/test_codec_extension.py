@@ -95,49 +95,32 @@ def test_a_reply_cut_off_is_closed_as_the_template_closes_it(codecs, make_turn, 
 
 
 @pytest.mark.parametrize(
-    ("style", "closing"), [("chatml", "<|im_end|>\n"), ("llama3", "<|eot_id|>"), ("plain", "\n\n")]
+    ("style", "text", "stop", "shown", "added"),
+    [
+        ("chatml", "It is sunny END of it", " END", "It is sunny", "<|im_end|>\n"),
+        ("llama3", "It is sunny END of it", " END", "It is sunny", "<|eot_id|>"),
+        ("plain", "It is sunny END of it", " END", "It is sunny", "\n\n"),
+        ("chatml", "sunny<", "<", "sunny", "<|im_end|>\n"),
+        # Another stop token takes the place of the template's.
+        ("llama3", "sunny<|end_of_text|>", None, "sunny", "<|start_header_id|>user"),
+        # What the template trims stays.
+        ("llama3", "  sunny \n<|eot_id|>", None, "  sunny \n", "<|start_header_id|>user"),
+        ("chatml", "sun<|im_start|>ny<|im_end|>", None, "sunny", "\n<|im_start|>user"),
+        ("chatml", "sun<|endoftext|>ny<|im_end|>", None, "sunny", "\n<|im_start|>user"),
+    ],
 )
-def test_a_reply_ended_by_a_stop_string_keeps_its_ids_and_is_closed(codecs, make_turn, style, closing):
+def test_a_reply_keeps_its_sampled_ids_and_is_closed_however_it_ended(
+    codecs, make_turn, style, text, stop, shown, added
+):
     codec = codecs[style]
-    output = _ids(codec, "It is sunny END of it")
-    turn = make_turn(codec, QUESTION, output, stop=(" END",))
-    assert turn.reply["content"] == "It is sunny"
+    turn = make_turn(codec, QUESTION, _ids(codec, text), stop=(stop,) if stop else ())
+    assert turn.reply["content"] == shown
 
     extension = codec.extend(turn, _continued(turn, FOLLOW_UP))
 
-    assert extension.prompt_ids[len(turn.prompt_ids) :][: len(output)] == output
-    assert codec.raw_text(extension.prompt_ids).split("END of it")[1].startswith(closing)
-
-
-def test_a_stop_string_that_begins_like_the_stop_token_does_not_confuse_the_closing(chatml, make_turn):
-    turn = make_turn(chatml, QUESTION, _ids(chatml, "sunny<"), stop=("<",))
-
-    extension = chatml.extend(turn, _continued(turn, FOLLOW_UP))
-
-    added = extension.prompt_ids[len(turn.prompt_ids + turn.output_ids_T) :]
-    assert added[0] == chatml.stop_token_ids[0]
-
-
-def test_another_stop_token_takes_the_place_of_the_templates(codecs, make_turn):
-    codec = codecs["llama3"]
-    end_of_text, end_of_turn = codec.stop_token_ids
-    turn = make_turn(codec, QUESTION, (*_ids(codec, "sunny"), end_of_text))
-
-    extension = codec.extend(turn, _continued(turn, FOLLOW_UP))
-
-    added = extension.prompt_ids[len(turn.prompt_ids + turn.output_ids_T) :]
-    assert codec.raw_text(added).startswith("<|start_header_id|>user")
-    assert end_of_turn not in added[:1]
-
-
-def test_white_space_that_the_template_trims_stays_in_the_ids(codecs, make_turn):
-    codec = codecs["llama3"]
-    output = (*_ids(codec, "  sunny \n"), codec.stop_token_ids[1])
-    turn = make_turn(codec, QUESTION, output)
-
-    extension = codec.extend(turn, _continued(turn, FOLLOW_UP))
-
-    assert extension.prompt_ids[: len(turn.prompt_ids) + len(output)] == turn.prompt_ids + output
+    kept = turn.prompt_ids + turn.output_ids_T
+    assert extension.prompt_ids[: len(kept)] == kept
+    assert codec.raw_text(extension.prompt_ids[len(kept) :]).startswith(added)
 
 
 def test_thinking_that_the_template_removes_is_a_template_rewrite(codecs, make_turn):
@@ -174,12 +157,6 @@ def test_tool_calls_extend_whatever_their_json_looks_like(chatml, make_turn):
     assert chatml.raw_text(added) == "\n<|im_start|>tool\n12<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_changed_tools_fork_with_their_own_reason(chatml, make_turn):
-    turn = make_turn(chatml, QUESTION, _ids(chatml, "sunny<|im_end|>"), tools=[CALCULATOR])
-
-    assert chatml.extend(turn, _continued(turn, FOLLOW_UP), []).reason is ForkReason.TOOLS_CHANGED
-
-
 def test_changed_tools_that_the_template_does_not_show_extend(codecs, make_turn):
     codec = codecs["llama3"]
     turn = make_turn(codec, QUESTION, (*_ids(codec, "sunny"), codec.stop_token_ids[1]), tools=[CALCULATOR])
@@ -212,16 +189,18 @@ def test_an_edited_history_has_another_fingerprint(chatml, make_turn, position):
     assert prefix_fingerprints(messages)[len(history) - 1] != prefix_fingerprints(history)[-1]
 
 
-def test_a_refusal_of_the_template_is_a_bad_request(codecs):
-    with pytest.raises(BadRequest, match="roles must alternate") as refused:
-        codecs["mistral"].render([*QUESTION, *QUESTION])
+@pytest.mark.parametrize(
+    ("style", "messages", "reason"),
+    [
+        ("mistral", [*QUESTION, *QUESTION], "roles must alternate"),
+        ("plain", [{"role": "user", "content": "\ud800"}], "chat template refuses"),
+        ("plain", [{"role": "user"}, {"tool": 1}], "chat template refuses"),
+    ],
+)
+def test_what_the_template_cannot_render_is_a_bad_request(codecs, style, messages, reason):
+    with pytest.raises(BadRequest, match=reason) as refused:
+        codecs[style].render(messages)
     assert refused.value.param == "messages"
-
-
-@pytest.mark.parametrize("messages", [[{"role": "user", "content": "\ud800"}], [{"role": "user"}, {"tool": 1}]])
-def test_what_cannot_be_rendered_is_a_bad_request(codecs, messages):
-    with pytest.raises(BadRequest, match="chat template refuses"):
-        codecs["plain"].render(messages)
 
 
 def test_a_tokenizer_that_is_not_there_or_has_no_template_is_named(tmp_path, codecs):
@@ -251,17 +230,6 @@ def test_developer_is_rendered_as_system_where_the_template_does_not_know_it(cha
     ]
 
     assert texts[0] == texts[1]
-
-
-@pytest.mark.parametrize("special", ["<|im_start|>", "<|endoftext|>"])
-def test_special_tokens_in_the_middle_are_hidden_from_text_and_kept_in_ids(chatml, make_turn, special):
-    output = _ids(chatml, f"sun{special}ny<|im_end|>")
-    turn = make_turn(chatml, QUESTION, output)
-    assert turn.reply["content"] == "sunny"
-
-    extension = chatml.extend(turn, _continued(turn, FOLLOW_UP))
-
-    assert extension.prompt_ids[len(turn.prompt_ids) :][: len(output)] == output
 
 
 def test_token_texts_join_to_the_raw_text(chatml):

@@ -10,32 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
+from turns import plain_turn
 
 from swarm.tracker.merge import merge
-from swarm.types import ConstrainedTurn, FinishReason, ForkReason, Grammar, GrammarKind, SamplingParams, Turn
+from swarm.types import ConstrainedTurn, FinishReason, Grammar, GrammarKind, SamplingParams
 
 TOKENS = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 GRAMMARS = st.sampled_from([None, Grammar(GrammarKind.JSON_OBJECT), Grammar(GrammarKind.REGEX, "a+")])
 
 
-def _turn(index, prompt_ids, output_ids, *, parent=None, finish=FinishReason.STOP, reason=None, grammar=None):
-    return Turn(
-        episode_id="episode",
-        index=index,
-        prompt_ids=tuple(prompt_ids),
-        output_ids_T=tuple(output_ids),
+def _turn(index, prompt_ids, output_ids, *, parent=None, finish=FinishReason.STOP, grammar=None):
+    return plain_turn(
+        index,
+        prompt_ids,
+        output_ids,
         # Distinct, so that a token that is trained with another's value is noticed.
         logprobs_T=tuple(-float(f"{index}.{position:04d}") for position in range(len(output_ids))),
         weight_versions_T=tuple(100 * index + position for position in range(len(output_ids))),
         finish_reason=finish,
         params=SamplingParams(max_tokens=8, stop_token_ids=(index,), grammar=grammar),
-        messages=(),
-        reply={},
-        tools=(),
         parent=parent,
-        fork_reason=reason or (ForkReason.NEW_CONVERSATION if parent is None else None),
-        started_at=0.0,
-        ended_at=1.0,
     )
 
 
@@ -85,21 +79,25 @@ def _recorded(turns):
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(episodes())
-def test_every_sampled_token_is_trained_exactly_once_as_it_was_recorded(turns):
-    assert Counter(_trained(merge(turns))) == Counter(_recorded(turns))
-    assert Counter(_trained(unmerged(turns))) == Counter(_recorded(turns))
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(episodes())
-def test_fields_are_aligned_and_empty_where_nothing_is_trained(turns):
-    for sample in merge(turns):
+@given(episodes(), st.randoms(use_true_random=False))
+def test_every_sampled_token_is_trained_exactly_once_as_it_was_recorded(turns, rng: random.Random):
+    """Each turn is the beginning of a sample, whatever the order and the number of mentions of turns."""
+    samples, apart = merge(turns), unmerged(turns)
+    assert Counter(_trained(samples)) == Counter(_trained(apart)) == Counter(_recorded(turns))
+    assert len(samples) <= len(apart) == len(_trainable(turns))
+    assert _tokens(samples) <= _tokens(apart)
+    for turn in _trainable(turns):
+        ids = turn.prompt_ids + turn.output_ids_T
+        assert any(sample.token_ids_T[: len(ids)] == ids for sample in samples)
+    for sample in samples:
         fields = (sample.loss_mask_T, sample.logprobs_T, sample.weight_versions_T, sample.turn_indices_T)
         assert {len(field) for field in fields} == {len(sample.token_ids_T)}
         assert sample.trained_tokens > 0
         for trained, *values in zip(*fields, strict=True):
             assert trained or values == [0.0, -1, -1]
+    again = turns * 2
+    rng.shuffle(again)
+    assert merge(again) == samples
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -116,31 +114,6 @@ def test_a_turn_sampled_under_a_grammar_stands_whole_in_the_sample_that_trains_i
             places = [place for place, index in enumerate(sample.turn_indices_T) if index == turn.index]
             assert places == list(range(len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.output_ids_T)))
             assert sample.token_ids_T[places[0] : places[-1] + 1] == turn.output_ids_T
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(episodes())
-def test_each_turn_is_the_beginning_of_a_sample(turns):
-    samples = merge(turns)
-    for turn in _trainable(turns):
-        ids = turn.prompt_ids + turn.output_ids_T
-        assert any(sample.token_ids_T[: len(ids)] == ids for sample in samples)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(episodes(), st.randoms(use_true_random=False))
-def test_the_order_and_the_number_of_mentions_of_turns_do_not_matter(turns, rng: random.Random):
-    again = turns * 2
-    rng.shuffle(again)
-
-    assert merge(again) == merge(turns)
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(episodes())
-def test_merging_never_adds_tokens_or_samples(turns):
-    assert len(merge(turns)) <= len(unmerged(turns)) == len(_trainable(turns))
-    assert _tokens(merge(turns)) <= _tokens(unmerged(turns))
 
 
 def test_a_linear_conversation_is_one_sample():
@@ -163,21 +136,6 @@ def test_shared_tokens_are_trained_by_the_first_leaf_and_context_in_the_second()
 
     assert (first.token_ids_T, first.loss_mask_T) == ((1, 2, 3, 4), (False, True, False, True))
     assert (second.token_ids_T, second.loss_mask_T) == ((1, 2, 5, 6), (False, False, False, True))
-
-
-def test_an_aborted_turn_is_context_of_those_that_extend_it():
-    aborted = _turn(0, (1,), (2,), finish=FinishReason.ABORT)
-    after = _turn(1, (1, 2, 3), (4,), parent=0)
-
-    (sample,) = merge([aborted, after])
-
-    assert sample.loss_mask_T == (False, False, False, True)
-
-
-def test_an_aborted_leaf_leaves_its_parent_a_sample():
-    (sample,) = merge([_turn(0, (1,), (2,)), _turn(1, (1, 2), (3,), parent=0, finish=FinishReason.ABORT)])
-
-    assert sample.token_ids_T == (1, 2)
 
 
 @pytest.mark.parametrize(

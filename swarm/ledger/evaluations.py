@@ -62,10 +62,7 @@ def newest_evaluation(connection: sqlite3.Connection, state: EvaluationState | N
 
 def evaluation_of(connection: sqlite3.Connection, step: int) -> EvaluationRow:
     """Return the evaluation of the present weights of a step. Raise NotFound."""
-    row = _find(connection, step)
-    if row is None:
-        raise NotFound(f"no evaluation of step {step} is on record", param="step")
-    return EVALUATIONS.decode(row)
+    return EVALUATIONS.decode(_existing(connection, step))
 
 
 def insert_evaluation(connection: sqlite3.Connection, step: int, weight_version: int, episodes: int) -> EvaluationRow:
@@ -90,41 +87,37 @@ def insert_evaluation(connection: sqlite3.Connection, step: int, weight_version:
 
 def claim_evaluation(connection: sqlite3.Connection, step: int, evaluator: str) -> EvaluationRow:
     """Give a due evaluation to an evaluator. Raise Conflict unless it is due."""
-    claimed = connection.execute(
-        "UPDATE evaluations SET state = 'running', evaluator = ?, claimed_at = ?"
-        f" WHERE job_id = {NEWEST_JOB} AND step = ? AND state = 'due'",
-        (evaluator, time.time(), step),
-    ).rowcount
-    if not claimed:
-        raise Conflict(f"the evaluation of step {step} is not due")
+    _move(connection, step, "state = 'due'", "is not due", state="running", evaluator=evaluator, claimed_at=time.time())
     _record_event(connection, "evaluation.claimed", step, evaluator=evaluator)
     return evaluation_of(connection, step)
 
 
 def return_evaluation(connection: sqlite3.Connection, step: int, reason: str) -> EvaluationRow:
     """Make a running evaluation due again, because its evaluator is gone. Raise Conflict unless it is running."""
-    returned = connection.execute(
-        "UPDATE evaluations SET state = 'due', evaluator = NULL, claimed_at = NULL"
-        f" WHERE job_id = {NEWEST_JOB} AND step = ? AND state = 'running'",
-        (step,),
-    ).rowcount
-    if not returned:
-        raise Conflict(f"the evaluation of step {step} does not run")
+    _move(connection, step, "state = 'running'", "does not run", state="due", evaluator=None, claimed_at=None)
     _record_event(connection, "evaluation.due", step, reason=reason)
     return evaluation_of(connection, step)
 
 
 def abandon_evaluation(connection: sqlite3.Connection, step: int, reason: str) -> EvaluationRow:
     """Close an evaluation without a score. Raise Conflict unless it is open."""
-    abandoned = connection.execute(
-        "UPDATE evaluations SET state = 'abandoned', reason = ?, ended_at = ?"
-        f" WHERE job_id = {NEWEST_JOB} AND step = ? AND {_OPEN}",
-        (reason, time.time(), step),
-    ).rowcount
-    if not abandoned:
-        raise Conflict(f"the evaluation of step {step} is over")
+    _move(connection, step, _OPEN, "is over", state="abandoned", reason=reason, ended_at=time.time())
     _record_event(connection, "evaluation.abandoned", step, reason=reason)
     return evaluation_of(connection, step)
+
+
+def _move(connection: sqlite3.Connection, step: int, condition: str, otherwise: str, **columns: object) -> None:
+    """Set columns of the evaluation of a step. Raise Conflict, which says `otherwise`, if it is in another state.
+
+    `condition` is SQL.
+    """
+    assignments = ", ".join(f"{name} = :{name}" for name in columns)
+    moved = connection.execute(
+        f"UPDATE evaluations SET {assignments} WHERE job_id = {NEWEST_JOB} AND step = :step AND {condition}",
+        {**columns, "step": step},
+    ).rowcount
+    if not moved:
+        raise Conflict(f"the evaluation of step {step} {otherwise}")
 
 
 def record_evaluation(
@@ -157,9 +150,7 @@ def end_evaluation(connection: sqlite3.Connection, step: int, report: Evaluation
     A report without episodes abandons the evaluation. Raise NotFound, Conflict if another evaluator runs the evaluation
     or it is over, or BadRequest for an episode that cannot score these weights.
     """
-    row = _find(connection, step)
-    if row is None:
-        raise NotFound(f"no evaluation of step {step} is on record", param="step")
+    row = _existing(connection, step)
     digest = report.digest()
     if row["payload_digest"] == digest:
         return EVALUATIONS.decode(row)
@@ -258,3 +249,10 @@ def _find(connection: sqlite3.Connection, step: int) -> sqlite3.Row | None:
     return connection.execute(
         f"SELECT * FROM evaluations WHERE job_id = {NEWEST_JOB} AND step = ? AND state <> 'rewound'", (step,)
     ).fetchone()
+
+
+def _existing(connection: sqlite3.Connection, step: int) -> sqlite3.Row:
+    row = _find(connection, step)
+    if row is None:
+        raise NotFound(f"no evaluation of step {step} is on record", param="step")
+    return row

@@ -70,15 +70,8 @@ class Model:
         body: dict[str, Any] = {"model": self.name, "messages": list(messages), "max_tokens": self.max_tokens}
         if tools:
             body["tools"] = list(tools)
-        request = httpx.Request(
-            "POST",
-            self._url,
-            headers=self._headers,
-            json={**body, **options},
-            extensions={"timeout": self._http.timeout.as_dict()},
-        )
         try:
-            response = self._http.send(request)
+            response = self._http.post(self._url, headers=self._headers, json={**body, **options})
         except httpx.TransportError as error:
             raise no_answer(str(self._url), error) from error
         return assistant_message(response)

@@ -142,17 +142,3 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_blocks_on_results_run_where_a_study_is(name: str, study: Path) -> None:
     printed = walk(SHIPPED / name, study, SHIPPED / "explore-results", {})
     assert "lr=0.003" in printed
-
-
-@pytest.mark.slow
-def test_the_script_for_transcripts_says_what_is_missing(study: Path, tmp_path: Path) -> None:
-    script = SHIPPED / "explore-results" / "scripts" / "show_episodes.py"
-    for words, code, message in (
-        (["--home", str(study / "runs"), "--study", "nosuch"], 3, "nosuch"),
-        (["--home", str(study / "runs"), "--arm", "nosuch"], 3, "no held-out episode"),
-        (["--home", str(tmp_path)], 3, "research.db"),
-    ):
-        done = subprocess.run(
-            [sys.executable, str(script), *words], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert (done.returncode, done.stdout) == (code, "") and message in done.stderr

@@ -39,7 +39,7 @@ def test_the_head_of_the_instructions_follows_the_specification(skill: Skill) ->
 def test_files_lie_one_level_deep_and_the_instructions_name_each(skill: Skill) -> None:
     for name in skill.files[1:]:
         folder, _, file = name.partition("/")
-        assert folder in {"references", "scripts"} and "/" not in file
+        assert folder == "references" and "/" not in file
         assert name in skill.read(), f"{skill.name} never mentions {name}"
 
 

@@ -11,19 +11,20 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
 from swarm.digest import digest_of
 from swarm.environments.base import EnvironmentTask, Grade
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 
-if TYPE_CHECKING:
-    import httpx
-
 MAX_ANSWER_BYTES = 4 * 2**20
+CHUNK_BYTES = 64 * 1024
 MAX_ERROR_CHARS = 300
 MIN_KEY_CHARS = 8
 """Shorter keys are placeholders, which may occur in ordinary text and are not removed from it."""
@@ -63,28 +64,27 @@ class ChatEndpoint:
         _check(url)
         self.model = model
         self._url, self._key_env, self._timeout_s = f"{url.rstrip('/')}/chat/completions", key_env, timeout_s
+        self._opener: OpenerDirector = build_opener(_NoRedirects())
 
     def ask(self, prompt: str) -> ChatAnswer:
         """Return the answer at temperature 0.
 
         Raises CallFailed.
         """
-        # Only this grader needs it, and its import takes a quarter of an environment server's start.
-        import httpx
-
         body = {"model": self.model, "messages": [{"role": "user", "content": prompt}], "temperature": 0}
-        key = os.environ.get(self._key_env, "").strip()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(self._key_env, "").strip():
+            headers["Authorization"] = f"Bearer {key}"
+        request = Request(self._url, json.dumps(body).encode(), headers, method="POST")
         try:
-            with httpx.stream("POST", self._url, json=body, headers=headers, timeout=self._timeout_s) as response:
-                document = self._read(response)
-        except (OSError, httpx.HTTPError) as error:
-            message = self.without_key(f"no answer from {self._url}: {error or type(error).__name__}")
+            answer = _answer_in(self._sent(request))
+            return replace(answer, text=self.without_key(answer.text))
+        except HTTPError as error:
+            with error:
+                raise self._refused(error) from None
+        except (OSError, HTTPException) as error:
+            message = self.without_key(f"no answer from {self._url}: {getattr(error, 'reason', None) or error!r}")
             raise CallFailed(message, is_temporary=True) from None
-        if not response.is_success:
-            raise self._refused(response, document)
-        answer = _answer_in(document)
-        return replace(answer, text=self.without_key(answer.text))
 
     def without_key(self, text: str) -> str:
         """Return the text without the key.
@@ -94,25 +94,30 @@ class ChatEndpoint:
         key = os.environ.get(self._key_env, "").strip()
         return text.replace(key, "[key]") if len(key) >= MIN_KEY_CHARS else text
 
-    def _read(self, response: httpx.Response) -> bytes:
-        """Return the body of an answer. The timeout of httpx bounds each read; the deadline bounds all together."""
+    def _sent(self, request: Request) -> bytes:
+        """Send a request and return the body of the answer.
+
+        The timeout of a socket bounds each read; the deadline bounds all of them together.
+        """
         deadline = time.monotonic() + self._timeout_s
         document = b""
-        for chunk in response.iter_bytes():
-            document += chunk
-            if len(document) > MAX_ANSWER_BYTES or time.monotonic() > deadline:
-                raise TimeoutError(f"the answer took longer than {self._timeout_s:g} s, or is too long")
+        with self._opener.open(request, timeout=self._timeout_s) as response:
+            while chunk := response.read1(CHUNK_BYTES):
+                document += chunk
+                if len(document) > MAX_ANSWER_BYTES or time.monotonic() > deadline:
+                    raise TimeoutError(f"the answer took longer than {self._timeout_s:g} s, or is too long")
         return document
 
-    def _refused(self, response: httpx.Response, document: bytes) -> CallFailed:
-        code, reason = response.status_code, " ".join(document.decode(errors="replace").split())
-        hint = f" (the key is read from ${self._key_env})" if code in (401, 403) else ""
-        message = self.without_key(f"{self._url} answered HTTP {code}{hint}: {reason}")[:MAX_ERROR_CHARS]
-        after = response.headers.get("retry-after", "")
+    def _refused(self, error: HTTPError) -> CallFailed:
+        try:
+            reason = " ".join(error.read(CHUNK_BYTES).decode(errors="replace").split())
+        except (OSError, HTTPException):
+            reason = "and closed the connection"
+        hint = f" (the key is read from ${self._key_env})" if error.code in (401, 403) else ""
         return CallFailed(
-            message,
-            is_temporary=code == 429 or code >= 500,
-            retry_after_s=float(after) if after.isdecimal() else None,
+            self.without_key(f"{self._url} answered HTTP {error.code}{hint}: {reason}")[:MAX_ERROR_CHARS],
+            is_temporary=error.code == 429 or error.code >= 500,
+            retry_after_s=_seconds(error.headers.get("retry-after")),
         )
 
 
@@ -130,6 +135,13 @@ def _check(url: str) -> None:
         raise EnvironmentInvalid(message, param="judge_url")
 
 
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
+        return None
+
+
 def _answer_in(body: bytes) -> ChatAnswer:
     """Return the answer in a chat completion, which is empty if it has no text.
 
@@ -143,6 +155,10 @@ def _answer_in(body: bytes) -> ChatAnswer:
         raise CallFailed(f"the answer is not a chat completion: {body[:80]!r}", is_temporary=True) from None
     tokens = cast(dict[str, object], usage).get("total_tokens") if isinstance(usage, dict) else None
     return ChatAnswer(text if isinstance(text, str) else "", tokens if isinstance(tokens, int) else None)
+
+
+def _seconds(header: str | None) -> float | None:
+    return float(header) if header is not None and header.isdigit() else None
 
 
 MAX_CALLS = 4

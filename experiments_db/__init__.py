@@ -50,7 +50,6 @@ from experiments_db.numerals import number_as_text as number_as_text
 from experiments_db.opening import open_store as open_store
 from experiments_db.records import (
     Artifact as Artifact,
-    Changes as Changes,
     DetailedEvaluation as DetailedEvaluation,
     EpisodeFilter as EpisodeFilter,
     EpisodeSample as EpisodeSample,

@@ -425,19 +425,6 @@ class IterationDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """The arms, plans and runs of a study that were written after a revision, oldest first.
-
-    A run is included too if one of its curves or scores was written. `revision` is the revision of the last write.
-    """
-
-    revision: int
-    experiments: tuple[Experiment, ...]
-    plans: tuple[IterationDocument, ...]
-    runs: tuple[Run, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RunMean:
     """The mean score of a run in one phase on one split."""
 

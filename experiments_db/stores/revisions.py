@@ -1,15 +1,15 @@
-"""Revisions, the numbers of a study's writes, kept with its arms, plans and runs, and what is newer than one."""
+"""Versions of the database and of a study, by which a reader knows whether anything was written."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Select, Text, bindparam, cast, func, select
+from sqlalchemy import BigInteger, Column, ColumnElement, Select, Text, bindparam, cast, func, select
 
 from experiments_db.errors import RecordNotFound
-from experiments_db.records import Changes, RunMean, StudyRuns
+from experiments_db.records import RunMean, StudyRuns
 from experiments_db.stores.base import StoreBase, read
 from experiments_db.tables import (
     ANALYSES,
@@ -24,7 +24,6 @@ from experiments_db.tables import (
     HYPOTHESES,
     LLM_CALLS,
     NOTES,
-    PLANS,
     QUESTIONS,
     REVIEWS,
     RUN_SUMMARIES,
@@ -34,15 +33,9 @@ from experiments_db.tables import (
     Rows,
 )
 
-RecordT = TypeVar("RecordT")
-
 
 class RevisionStore(StoreBase):
-    """The reading of what is new; the other parts call `renumber` as they write, also for a curve or score of a run.
-
-    The counter is in the row of the study, which stays locked until the transaction ends. Revisions are therefore
-    committed in order, on a server too. A reader that has seen one revision never meets an older one later.
-    """
+    """The reading of versions; the other parts call `renumber` as they write, also for a curve or score of a run."""
 
     def read_version(self) -> str:
         """Return a text that differs from the one before if another process or store has changed anything since.
@@ -62,19 +55,6 @@ class RevisionStore(StoreBase):
         if found is None:
             raise RecordNotFound(f"there is no study {study_id!r}")
         return tuple(found)
-
-    def list_changes(self, study_id: str, *, after: int = 0) -> Changes:
-        """Return what was written after a revision, or everything for 0.
-
-        If nothing was written, only the counter is read.
-        """
-        with self._read() as connection:
-            # The counter comes first: a write between the two statements is then read again, never missed.
-            revision = _revision_of(connection, study_id)
-            if 0 < revision == after:
-                return Changes(revision, (), (), ())
-            newer = connection, study_id, after
-            return Changes(revision, _newer(EXPERIMENTS, *newer), _newer(PLANS, *newer), _newer(RUNS, *newer))
 
     def list_all_runs(self, study_ids: Collection[str]) -> StudyRuns:
         """Return the arms, the runs in short and the mean scores of several studies, the newest study first.
@@ -96,18 +76,6 @@ class RevisionStore(StoreBase):
                 read(connection, RUN_SUMMARIES, runs.order_by(RUNS.c.study_id.desc(), RUNS.c.created_at, RUNS.c.id)),
                 tuple(RunMean(*mean) for mean in connection.execute(means)),
             )
-
-
-# Building such a statement takes longer than running it.
-@cache
-def _select_newer(rows: Rows[Any]) -> Select[*tuple[Any, ...]]:
-    newer = rows.c.study_id == bindparam("study_id"), rows.c.revision > bindparam("after")
-    order = (rows.c.iteration,) if rows is PLANS else (rows.c.created_at, rows.c.id)
-    return rows.select(*newer).order_by(*order)
-
-
-def _newer(rows: Rows[RecordT], connection: Connection, study_id: str, after: int) -> tuple[RecordT, ...]:
-    return read(connection, rows, _select_newer(rows), study_id=study_id, after=after)
 
 
 @cache
@@ -140,7 +108,3 @@ def _of_study(rows: Rows[Any], value: ColumnElement[Any]) -> Any:
 
 def _joined(column: Column[Any]) -> Any:
     return func.aggregate_strings(cast(column, Text), " ")
-
-
-def _revision_of(connection: Connection, study_id: str) -> int:
-    return connection.execute(select(STUDIES.c.revision).where(STUDIES.c.id == study_id)).scalar() or 0

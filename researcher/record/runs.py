@@ -212,9 +212,13 @@ def list_trials(store: ExperimentStore, study_id: str, plan: Plan) -> list[Trial
 def list_all_trials(store: ExperimentStore, study_id: str) -> list[Trial]:
     """Return every trial that was ever claimed."""
     experiments = {experiment.id: experiment for experiment in store.list_experiments(study_id)}
-    runs = _group(store.list_runs(study_id=study_id))
+    return group_trials(experiments, store.list_runs(study_id=study_id))
+
+
+def group_trials(arms: Mapping[str, Experiment], runs: Iterable[Run]) -> list[Trial]:
+    """Return the trials that runs belong to; `arms` are by id."""
     return [
-        Trial(experiments[arm], seed, tuple(attempts), rung) for (arm, seed, rung), attempts in sorted(runs.items())
+        Trial(arms[arm], seed, tuple(attempts), rung) for (arm, seed, rung), attempts in sorted(_group(runs).items())
     ]
 
 

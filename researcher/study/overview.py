@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from statistics import fmean
 from typing import Any
 
 from experiments_db import (
-    Changes,
     Experiment,
     ExperimentStatus,
     ExperimentStore,
+    JsonObject,
     MetricPoint,
     PlannerQuestion,
     QuestionStatus,
@@ -24,16 +24,13 @@ from experiments_db import (
 )
 from researcher.phases import BASE, FINAL
 from researcher.record.budget import BudgetLine, budget_lines
-from researcher.record.runs import Trial, TrialState
+from researcher.record.runs import TrialState, group_trials
 from researcher.study.requests import work_of
 from swarm.guard import REWARD
 
 EXTERNAL = "external"
 """The planner that waits for answers from outside."""
 
-_CHUNK = 500
-TrialName = tuple[str, int, int]
-"""The name of an arm, a seed, and a rung."""
 OVERDUE_SHARE = 0.25
 """The share of its time so far that a run may still take once it has taken longer than the others."""
 _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
@@ -117,11 +114,6 @@ class StudySnapshot:
         return max(means, key=lambda item: item[1], default=None)
 
 
-def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
-    """Return the study as the database has it now."""
-    return SnapshotReader(store, study_id).read()
-
-
 @dataclass(frozen=True, slots=True)
 class TrialProgress:
     """Trials done and planned, the mean duration of finished runs, and the claim times of runs in progress."""
@@ -132,114 +124,71 @@ class TrialProgress:
     active_since: tuple[float, ...] = ()
 
 
-class SnapshotReader:
-    """A reader of snapshots of one study; each reads only rows written since the last one. Not thread-safe."""
-
-    def __init__(self, store: ExperimentStore, study_id: str) -> None:
-        self._store = store
-        self._study_id = study_id
-        self._revision = 0
-        self._arms: dict[str, Experiment] = {}
-        self._planned: dict[int, frozenset[TrialName]] = {}
-        self._runs: dict[str, Run] = {}
-        self._views: dict[str, RunView] = {}
-        self._progress = TrialProgress()
-        self._trials: dict[tuple[str, int], None] = {}
-
-    def read(self) -> StudySnapshot:
-        """Return a snapshot. Raises what the store raises."""
-        changes = self._store.list_changes(self._study_id, after=self._revision)
-        if changes.experiments or changes.plans or changes.runs:
-            self._take_in(changes)
-        self._revision = changes.revision
-        study, now = self._store.get_study(self._study_id), time.time()
-        views = tuple(
-            view if (run := self._runs[view.run_id]).status.is_over else replace(view, seconds=_seconds(run, now))
-            for view in self._views.values()
-        )
-        work = work_of(self._store, study)
-        left = estimate_seconds_left(self._progress, now) if work.is_at_work else None
-        budget = budget_lines(study.settings, self._store.sum_budget(self._study_id))
-        progress, question = self._progress, find_question(self._store, study)
-        return StudySnapshot(
-            study=study,
-            work=work,
-            runs=views,
-            now=now,
-            done=progress.done,
-            planned=progress.planned,
-            seconds_left=left,
-            budget=budget,
-            question=question,
-            trials=tuple(self._trials),
-        )
-
-    def _take_in(self, changes: Changes) -> None:
-        self._arms.update((arm.id, arm) for arm in changes.experiments)
-        for plan in changes.plans:
-            rungs = plan.document["rungs"]
-            arms = [(arm["name"], rungs.get(arm["name"], 0)) for arm in plan.document["arms"]]
-            self._trials.update(((name, seed), None) for name, _ in arms for seed in plan.document["seeds"])
-            self._planned[plan.iteration] = frozenset(
-                (name, seed, rung) for name, rung in arms for seed in plan.document["seeds"]
-            )
-        for start in range(0, len(changes.runs), _CHUNK):
-            runs = changes.runs[start : start + _CHUNK]
-            ids = [run.id for run in runs]
-            points = self._store.latest_points(ids, REWARD)
-            means: dict[str, dict[str, float]] = {}
-            for item in self._store.list_evaluation_summaries(run_ids=ids):
-                means.setdefault(item.run_id, {})[item.phase] = item.mean
-            for run in runs:
-                self._runs[run.id] = run
-                self._views[run.id] = self._view(run, points.get(run.id), means.get(run.id, {}))
-        self._progress = self._measure()
-
-    def _view(self, run: Run, point: MetricPoint | None, means: dict[str, float]) -> RunView:
-        steps = run.rung or run.job.get("total_steps")
-        return RunView(
-            run_id=run.id,
-            arm=self._arms[run.experiment_id].name,
-            seed=run.seed,
-            attempt=run.attempt,
-            status=run.status.value,
-            step=point.step if point else 0,
-            steps=steps if isinstance(steps, int) else None,
-            train_reward=point.value if point else None,
-            base=means.get(BASE),
-            final=means.get(FINAL),
-            seconds=_seconds(run, run.finished_at) if run.finished_at else None,
-            rung=run.rung,
-        )
-
-    def _measure(self) -> TrialProgress:
-        """Return the progress; an arm that cannot run no longer counts as planned."""
-        invalid = {arm.name for arm in self._arms.values() if arm.status is ExperimentStatus.INVALID}
-        claimed: dict[TrialName, list[Run]] = {}
-        for run in self._runs.values():
-            claimed.setdefault((self._arms[run.experiment_id].name, run.seed, run.rung), []).append(run)
-        planned = frozenset[TrialName]().union(*self._planned.values())
-        wanted = {key for key in planned if key[0] not in invalid} | claimed.keys()
-        trials = [
-            Trial(self._arms[runs[0].experiment_id], runs[0].seed, tuple(runs), runs[0].rung)
-            for runs in claimed.values()
-        ]
-        done = sum(trial.state in _OVER for trial in trials)
-        # The clock may have been set back since, so no duration is below 0.
-        took = [max(0.0, run.finished_at - run.created_at) for run in self._finished() if run.finished_at]
-        active = [run.created_at for run in self._runs.values() if _is_under_way(run)]
-        return TrialProgress(done, len(wanted), fmean(took) if took else None, tuple(active))
-
-    def _finished(self) -> Iterable[Run]:
-        return (run for run in self._runs.values() if run.status is RunStatus.FINISHED)
+def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
+    """Return the study as the database has it now. Raises what the store raises."""
+    arms = {arm.id: arm for arm in store.list_experiments(study_id)}
+    runs = store.list_runs(study_id=study_id)
+    plans = [plan.document for plan in store.list_plans(study_id)]
+    points = store.latest_points([run.id for run in runs], REWARD)
+    means: dict[str, dict[str, float]] = {}
+    for item in store.list_evaluation_summaries(study_id=study_id):
+        means.setdefault(item.run_id, {})[item.phase] = item.mean
+    study, now = store.get_study(study_id), time.time()
+    work, progress = work_of(store, study), _measure(arms, runs, plans)
+    return StudySnapshot(
+        study=study,
+        work=work,
+        runs=tuple(
+            _view(run, arms[run.experiment_id].name, points.get(run.id), means.get(run.id, {}), now) for run in runs
+        ),
+        now=now,
+        done=progress.done,
+        planned=progress.planned,
+        seconds_left=estimate_seconds_left(progress, now) if work.is_at_work else None,
+        budget=budget_lines(study.settings, store.sum_budget(study_id)),
+        question=find_question(store, study),
+        trials=tuple(
+            dict.fromkeys((arm["name"], seed) for plan in plans for arm in plan["arms"] for seed in plan["seeds"])
+        ),
+    )
 
 
-def _is_under_way(run: Run) -> bool:
-    return not run.status.is_over and run.status is not RunStatus.PLANNED
+def _view(run: Run, arm: str, point: MetricPoint | None, means: Mapping[str, float], now: float) -> RunView:
+    steps = run.rung or run.job.get("total_steps")
+    return RunView(
+        run_id=run.id,
+        arm=arm,
+        seed=run.seed,
+        attempt=run.attempt,
+        status=run.status.value,
+        step=point.step if point else 0,
+        steps=steps if isinstance(steps, int) else None,
+        train_reward=point.value if point else None,
+        base=means.get(BASE),
+        final=means.get(FINAL),
+        seconds=max(0.0, (run.finished_at or now) - run.started_at) if run.started_at else None,
+        rung=run.rung,
+    )
 
 
-def _seconds(run: Run, until: float) -> float | None:
-    return max(0.0, until - run.started_at) if run.started_at else None
+def _measure(arms: Mapping[str, Experiment], runs: Sequence[Run], plans: Sequence[JsonObject]) -> TrialProgress:
+    """Return the progress; an arm that cannot run no longer counts as planned."""
+    invalid = {arm.name for arm in arms.values() if arm.status is ExperimentStatus.INVALID}
+    planned = {
+        (arm["name"], seed, plan["rungs"].get(arm["name"], 0))
+        for plan in plans
+        for arm in plan["arms"]
+        for seed in plan["seeds"]
+        if arm["name"] not in invalid
+    }
+    trials = group_trials(arms, runs)
+    wanted = planned | {(trial.experiment.name, trial.seed, trial.rung) for trial in trials}
+    done = sum(trial.state in _OVER for trial in trials)
+    finished = [run for run in runs if run.status is RunStatus.FINISHED]
+    # The clock may have been set back since, so no duration is below 0.
+    took = [max(0.0, run.finished_at - run.created_at) for run in finished if run.finished_at]
+    active = [run.created_at for run in runs if not run.status.is_over and run.status is not RunStatus.PLANNED]
+    return TrialProgress(done, len(wanted), fmean(took) if took else None, tuple(active))
 
 
 def estimate_seconds_left(progress: TrialProgress, now: float) -> float | None:

@@ -19,11 +19,11 @@ from experiments_db import Event, ExperimentStore, RunStatus, Severity, StoreErr
 from researcher.record.failure_reason import in_one_line
 from researcher.study.overview import (
     RunView,
-    SnapshotReader,
     StudySnapshot,
     describe_silence,
     describe_wait,
     format_duration,
+    take_snapshot,
 )
 from researcher.study.requests import work_of
 
@@ -85,7 +85,6 @@ class Follower:
         self._store = store
         self._study_id = study_id
         self._console = console
-        self._reader = SnapshotReader(store, study_id)
         self._recent: deque[Event] = deque(maxlen=SHOWN_EVENTS)
         newest = store.list_events(study_id, newest_first=True, limit=1)
         self._last_id = newest[0].id if newest else 0
@@ -121,7 +120,7 @@ class Follower:
 
     def _print_runs(self) -> None:
         try:
-            snapshot = self._reader.read()
+            snapshot = take_snapshot(self._store, self._study_id)
         except StoreError:
             # The runs are shown in the next round, like events.
             return
@@ -150,7 +149,7 @@ class Follower:
     def _draw(self, live: Live) -> None:
         self._recent.extend(self._new_events())
         try:
-            live.update(render(self._reader.read(), tuple(self._recent)), refresh=True)
+            live.update(render(take_snapshot(self._store, self._study_id), tuple(self._recent)), refresh=True)
         except StoreError as error:
             live.update(Text(f"the database cannot be read just now: {error}", style="red"))
 

@@ -1,4 +1,4 @@
-"""What is read of a study while it runs: snapshots that follow it, and limits learned from its baseline."""
+"""What is read of a study while it runs: limits that are learned from its baseline."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from experiments_db import Experiment, ExperimentStatus, ExperimentStore, Run, R
 from researcher.execution.early_stopping import StoppingLimits, learn_limits
 from researcher.plan import Arm, Plan
 from researcher.record.runs import Trial, list_trials, run_key
-from researcher.study.overview import SnapshotReader, take_snapshot
 from swarm.guard import KL
-
-NAMES = ("a", "b", "c")
 
 
 @pytest.fixture
@@ -41,23 +38,6 @@ def begin(store: ExperimentStore, trial: Trial) -> Run:
 def finish(store: ExperimentStore, run: Run) -> None:
     for status in (RunStatus.RUNNING, RunStatus.EVALUATING, RunStatus.FINISHED):
         store.update_run(run.id, status=status)
-
-
-def test_snapshots_that_follow_a_study_are_those_of_a_first_look(store: ExperimentStore, study_id: str) -> None:
-    add_arms(store, study_id, *NAMES)
-    plan, reader = plan_of(*NAMES, seeds=2), SnapshotReader(store, study_id)
-    document = {"arms": [{"name": name} for name in NAMES], "seeds": [0, 1], "rungs": {}}
-    store.record_plan(study_id, 0, document)
-    for trial in list_trials(store, study_id, plan):
-        run = begin(store, trial)
-        if trial.seed == 0:
-            finish(store, run)
-        followed, fresh = reader.read(), take_snapshot(store, study_id)
-        assert [(view.run_id, view.status) for view in followed.runs] == [
-            (view.run_id, view.status) for view in fresh.runs
-        ]
-        assert (followed.done, followed.planned) == (fresh.done, fresh.planned)
-    assert (fresh.done, fresh.planned) == (3, 6)
 
 
 def test_limits_learn_from_the_finished_runs_of_the_baseline(store: ExperimentStore, study_id: str) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypedDict
 
-from experiments_db import Experiment, ExperimentStore, RunStatus
+from experiments_db import Experiment, ExperimentStore
 from researcher.charter import Charter, SearchRules
 from researcher.evaluation.evaluator import Evaluator
 from researcher.execution.background import BackgroundTasks
@@ -37,9 +36,9 @@ class Phase(StrEnum):
     PREPARING: boot the engine and score the base weights. TRAINING: train. ENDING: end the training before the job is
     done. TRAINED: wait to be measured. MEASURING: measure the trained weights.
 
-    The database stores the status of a run, not its phase. Each phase goes with the statuses in `statuses`. A run that
-    is taken up again is prepared or measured while its row already says that it trains or is evaluated. The store
-    enforces the moves between statuses (`RUN_MOVES`), so no phase can cause a forbidden one.
+    The database stores the status of a run, not its phase. A run that is taken up again is prepared or measured while
+    its row already says that it trains or is evaluated. The store enforces the moves between statuses (`RUN_MOVES`), so
+    no phase can cause a forbidden one.
     """
 
     PREPARING = "preparing"
@@ -47,21 +46,6 @@ class Phase(StrEnum):
     ENDING = "ending"
     TRAINED = "trained"
     MEASURING = "measuring"
-
-    @property
-    def statuses(self) -> frozenset[RunStatus]:
-        return _STATUSES[self]
-
-
-_STATUSES = MappingProxyType(
-    {
-        Phase.PREPARING: frozenset({RunStatus.LAUNCHING, RunStatus.RUNNING}),
-        Phase.TRAINING: frozenset({RunStatus.RUNNING}),
-        Phase.ENDING: frozenset({RunStatus.RUNNING}),
-        Phase.TRAINED: frozenset({RunStatus.RUNNING, RunStatus.EVALUATING}),
-        Phase.MEASURING: frozenset({RunStatus.EVALUATING}),
-    }
-)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from experiments_db import ExperimentStore, Finding, NoteKind, StoreError, Study
+from experiments_db import ExperimentStore, StoreError, Study
 from researcher.errors import ResearchError, exit_code_of
 from researcher.planner.external.requests import (
     await_question,
@@ -56,14 +56,6 @@ class ForAnswer(OfStudy):
 
 class ForReport(OfStudy):
     form: Literal["summary", "markdown"] = "summary"
-
-
-class ForNotebook(OfStudy):
-    kind: NoteKind | None = None
-
-
-class ForFindings(ToolArguments):
-    study: Annotated[str | None, Field(description="Id of a study; without it all studies.")] = None
 
 
 class ForLook(OfStudy):
@@ -122,12 +114,10 @@ class StudyTools:
                 self._answer,
             ),
             "report": ("Return the summary or the whole report of a study that is over.", ForReport, self._report),
-            "notebook": ("Return the notebook of a study, oldest entry first.", ForNotebook, self._notebook),
-            "findings": ("Return findings of all studies, or of one.", ForFindings, self._findings),
             "tools": ("List the tools by which a study's planner may look at it, for `look`.", OfStudy, self._tools),
             "look": (
-                "Call a tool of a study's planner. Those that need the study's process, such as try_program, answer "
-                "only while the study waits for an answer.",
+                "Call a tool of a study's planner, such as notebook, findings or query. Those that need the study's "
+                "process, such as try_program, answer only while the study waits for an answer.",
                 ForLook,
                 self._look,
             ),
@@ -204,24 +194,6 @@ class StudyTools:
                 path = build_report(store, study.id, folder).markdown
             return path.read_text(encoding="utf-8")
 
-    def _notebook(self, given: ForNotebook) -> str:
-        with self._open(read_only=True) as store:
-            return _as_json(
-                [asdict(note) for note in store.list_notes(find_study(store, given.study).id, kind=given.kind)]
-            )
-
-    def _findings(self, given: ForFindings) -> str:
-        with self._open(read_only=True) as store:
-            known = {study.id: study for study in store.list_studies()}
-            wanted = None if given.study is None else find_study(store, given.study).id
-            ended = {name: is_over(store, study) for name, study in known.items()}
-            found = [
-                asdict(finding)
-                for finding in store.list_findings(study_id=wanted)
-                if not _is_of_test(store, finding) or ended[finding.study_id]
-            ]
-        return _as_json(found)
-
     def _tools(self, given: OfStudy) -> str:
         with self._open(read_only=True) as store:
             toolbox = self._toolbox_of(store, find_study(store, given.study))
@@ -264,12 +236,6 @@ def _state(store: ExperimentStore, study: Study, home: Path) -> dict[str, Any]:
         "silence": silence or None,
         "go_on": resume_command(store, study.id, home) if is_left else None,
     }
-
-
-def _is_of_test(store: ExperimentStore, finding: Finding) -> bool:
-    """Return whether a finding is on the split that its study opens last."""
-    charter = store.find_charter(finding.study_id)
-    return charter is not None and finding.split == charter.document.get("test_split")
 
 
 def _as_json(value: Any) -> str:

@@ -10,12 +10,10 @@ from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest
 from researcher.claims import Claim
 from researcher.errors import BudgetExceeded, LanguageModelUnavailable, PlannerError, ResearchError, TopicInvalid
-from researcher.execution.preflight import contradict_name
 from researcher.history import Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Planner
 from researcher.planner.language_model.arms import PLAIN_PROGRAM
-from researcher.planner.predictions import predict
 from researcher.planner.rules import build_rules_planner
 from researcher.question.factors import PROGRAM
 from researcher.search.rules import default_space
@@ -60,7 +58,9 @@ class FallbackPlanner:
     def plan(self, charter: Charter, history: History) -> Plan:
         def by_rules() -> Plan:
             planned = self.rules.plan(self._with_question(charter), history)
-            planned = planned if history.plans else _around_baseline(charter, planned)
+            baseline = next(arm.name for arm in planned.arms if arm.is_baseline)
+            if baseline != charter.baseline:
+                raise PlannerError(f"the charter's baseline, {charter.baseline}, is not that of the rules, {baseline}")
             return replace(planned, author=self.rules.name)
 
         return self._ask("plan", lambda planner: planner.plan(charter, history), by_rules)
@@ -146,23 +146,3 @@ def answer_by_rules(
         plain=PLAIN_PROGRAM,
         report=report,
     )
-
-
-def _around_baseline(charter: Charter, planned: Plan) -> Plan:
-    """Return a first plan whose baseline has the name that the charter gives it.
-
-    Raises PlannerError if that name implies other settings or belongs to another arm.
-    """
-    baseline = next(arm for arm in planned.arms if arm.is_baseline)
-    if baseline.name == charter.baseline:
-        return planned
-    others = [arm for arm in planned.arms if not arm.is_baseline]
-    problem = contradict_name(charter.baseline, baseline.job)
-    if problem or charter.baseline in (arm.name for arm in others):
-        raise PlannerError(f"the charter's baseline, {charter.baseline}, is not that of the rules, {baseline.name}")
-    arms = (replace(baseline, name=charter.baseline), *_with_parent(others, baseline.name, charter.baseline))
-    return replace(planned, arms=arms, hypotheses=predict(arms, charter))
-
-
-def _with_parent(arms: Sequence[Arm], old: str, new: str) -> tuple[Arm, ...]:
-    return tuple(replace(arm, parent=new) if arm.parent == old else arm for arm in arms)

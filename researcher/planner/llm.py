@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-from experiments_db import Author, Experiment, ExperimentStatus, ExperimentStore, Operator, RunStatus
+from experiments_db import Author, Experiment, ExperimentStatus, ExperimentStore, JsonObject, Operator, RunStatus
 from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import Charter, FrameRequest, SampleSizeGoal, StudiedEnvironment
@@ -44,7 +43,7 @@ from researcher.planner.language_model.briefing import (
 )
 from researcher.planner.language_model.framing import check_request, parse_frame
 from researcher.planner.language_model.plans import MAX_SEEDS, parse_plan, parse_round, plan_promotions
-from researcher.planner.texts import quote_code, quote_data, quote_text
+from researcher.planner.texts import messages_as_text, quote_code, quote_data, quote_text
 from researcher.question.asking import refuse_by_name
 from researcher.question.factors import ALGORITHMS
 from researcher.tree import Move, Promote
@@ -94,12 +93,8 @@ class StoredArms:
             if trial.error:
                 yield f"{trial.broken} of {trial.attempts} attempts broke in its trial: {trial.error}"
             if broken := next((item for item in trial.transcripts if item.get("error")), None):
-                yield f"A broken attempt:\n{_show_messages(broken.get('messages') or [])}"
-
-
-def _show_messages(messages: Any) -> str:
-    lines = [f"{item.get('role')}: {str(item.get('content'))[:MAX_MESSAGE_CHARS]}" for item in messages]
-    return "\n".join(lines[-MAX_MESSAGES:])
+                last = list[JsonObject](broken.get("messages") or ())[-MAX_MESSAGES:]
+                yield f"A broken attempt:\n{messages_as_text(last, MAX_MESSAGE_CHARS)}"
 
 
 class LLMPlanner:

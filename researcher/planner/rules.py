@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from pydantic import ValidationError
 
 from experiments_db import Verdict
 from prompts import load
@@ -52,8 +49,9 @@ from researcher.search.rounds import make_round
 from researcher.search.rules import PLAIN_PROGRAM, default_space, programs_of
 from researcher.study.settings import StudySettings
 from researcher.tree import Expand, Move, Promote
-from swarm import TrainJob
 from swarm.environments import has_own_worker, is_bundled, options_of, with_options
+from swarm.errors import JobInvalid
+from swarm.job import build_job
 from swarm.tasks import TASK_FAMILIES
 
 SHARES_OF_NAMED, SHARES_OF_REPEATED = (1.0,), (1 / 2, 1 / 2)
@@ -342,13 +340,9 @@ def _check_job(arm: Arm) -> None:
     if reason := why_not_carried_out(arm.job):
         raise TopicInvalid(f"arm {arm.name}: {reason}")
     try:
-        TrainJob.model_validate(dict(arm.job))
-    except ValidationError as error:
-        first: Any = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the settings"
-        reason = first["msg"].removeprefix("Value error, ")
-        value = f" (got {first['input']!r})" if first["loc"] else ""
-        raise TopicInvalid(f"arm {arm.name}: {where} {reason[:1].lower()}{reason[1:]}{value}") from error
+        build_job(dict(arm.job))
+    except JobInvalid as error:
+        raise TopicInvalid(f"arm {arm.name}: {error.message}") from error
 
 
 def build_rules_planner(settings: StudySettings) -> RulesPlanner:

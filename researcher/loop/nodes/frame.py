@@ -38,12 +38,6 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
             charter,
             environment=reference,
             environment_digest=environment.digest,
-            # A planner may choose how runs are measured, where no person has.
-            eval_every=charter.eval_every or request.eval_every or 0,
-            judged_by=request.judged_by if charter.judged_by is JudgedBy.FINAL else charter.judged_by,
-            judged_level=request.judged_level if charter.judged_level is None else charter.judged_level,
-            attempt_calls=request.attempt_calls if charter.attempt_calls is None else charter.attempt_calls,
-            attempt_tokens=request.attempt_tokens if charter.attempt_tokens is None else charter.attempt_tokens,
             # A grader that a person wrote may give any number; those of the bundled environments give 0 to 1.
             metric_range=(0.0, 1.0) if is_bundled(reference) else charter.metric_range,
         )

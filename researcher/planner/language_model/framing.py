@@ -15,7 +15,6 @@ from researcher.charter import (
     Factor,
     FrameRequest,
     JudgedBy,
-    PolicyName,
     Question,
     SearchRules,
     StudyKind,
@@ -34,6 +33,7 @@ from researcher.planner.language_model.briefing import TUNABLE
 from researcher.question.asking import METRICS_OF, QuestionFlags, build_question, check_asked
 from researcher.question.flags import read_fixed
 from researcher.question.wording import state_question
+from researcher.search.rules import search_rules
 from swarm.environments import is_bundled
 from swarm.errors import JobInvalid
 from swarm.tasks import TASK_FAMILIES
@@ -65,8 +65,8 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
     if missing := [name for name in ("question", "family") if getattr(answer, name) is None]:
         raise Unusable("; ".join(f"{name}: Field required" for name in missing))
     _check_family(answer, request)
-    measured = read_measuring(answer, request)
     try:
+        measured = read_measuring(answer, request)
         question = _read_question(answer, request.question)
         measured = complete_metric(measured, question)
         charter = draw_up_charter(measured, question, str(answer.family))
@@ -259,15 +259,11 @@ def _read_search(answer: FrameAnswer, request: FrameRequest) -> SearchRules | No
         if asked:
             raise Unusable(f"{', '.join(asked)}: only a study of the kind optimize explores: leave it out")
         return None
-    rules = request.search or _usual_rules(request)
+    rules = request.search or search_rules(
+        StudyKind.OPTIMIZE, request.budget, by_rules=False, eval_episodes=request.eval_episodes
+    )
+    assert rules is not None, "a search has rules"
     rungs = asked.get("rungs", rules.rungs)
     if list(rungs) != sorted(set(rungs)) or rungs[-1] != 1:
         raise Unusable("rungs: they rise from a part of the training up to 1, as in [0.25, 0.5, 1]")
     return replace(rules, **asked)
-
-
-def _usual_rules(request: FrameRequest) -> SearchRules:
-    """Return the rules of exploration if the person has not asked for one."""
-    rules = SearchRules(policy=PolicyName.PLANNER)
-    runs = request.budget.max_runs
-    return rules if runs is None else replace(rules, runs=rules.split.exploration * runs)

@@ -18,16 +18,6 @@ from swarm.errors import SwarmError
 from swarm.job import LR_OF_BUNDLED_MODELS, build_job, usual_lr
 from swarm.model_path import resolve_model, stored_parameters
 
-WORDINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "trained": "wordings that it was trained on, by kind of question",
-        "held_out": "other wordings of these kinds",
-        "held_out_kinds": "kinds that it was not trained on",
-    }
-)
-"""What the parts of a bundled model's record of accuracies are."""
-
-
 BUNDLED: Mapping[str, str] = MappingProxyType(
     {
         "nano": "trained on: the eight bundled tasks, in one wording each\n"
@@ -48,8 +38,7 @@ class ModelArguments(ToolArguments):
 
 @study_tool(
     "model",
-    "Look at the model that is trained: its size, its context length, what its chat template takes, what it can "
-    "do, and its scores before training.",
+    "Look at the model that is trained: its size, its context length, what it can do, and its scores before training.",
 )
 def model_tool(sources: ToolSources, arguments: ModelArguments) -> str:
     job = sources.job() if arguments.arm is None else sources.arm(arguments.arm).job
@@ -65,7 +54,7 @@ def describe_model(name: str) -> list[str]:
     except SwarmError as error:
         return [*known, f"its files cannot be read here: {error.message}"]
     lr = LR_OF_BUNDLED_MODELS.get(name)
-    return [*_from_files(directory, lr), *known, *_template(directory), *_accuracies(directory)]
+    return [*_from_files(directory, lr), *known]
 
 
 def _from_files(directory: Path, lr: float | None) -> list[str]:
@@ -79,35 +68,6 @@ def _from_files(directory: Path, lr: float | None) -> list[str]:
     lr = lr or (usual_lr(count, has_adapter=False) if count else None)
     size = f"{count / 1e6:.4g} million; usual lr: {lr:g}" if count else "unknown"
     return [f"parameters: {size}", f"config: {', '.join(shape)}"]
-
-
-def _template(directory: Path) -> list[str]:
-    config = _json(directory / "tokenizer_config.json")
-    path = directory / "chat_template.jinja"
-    template = path.read_text(encoding="utf-8") if path.is_file() else str(config.get("chat_template") or "")
-    if not template:
-        return ["chat template: none"]
-    found = {"system messages": "system", "tools": "tools", "switchable thinking": "enable_thinking"}
-    return [
-        f"chat template takes: {', '.join(what for what, word in found.items() if word in template) or 'turns only'}"
-    ]
-
-
-def _accuracies(directory: Path) -> list[str]:
-    """Return the accuracies that were measured when a bundled model was built."""
-    built = _json(directory / "build.json")
-    lines: list[str] = []
-    if "bundled_tasks" in built:
-        lines.append(f"accuracy on the bundled tasks: {_listed(built['bundled_tasks'])}")
-    lines += [
-        f"accuracy on {WORDINGS.get(name, name)}: {_listed(measured)}"
-        for name, measured in built.get("accuracies", {}).items()
-    ]
-    return lines
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def _base_scores(sources: ToolSources) -> list[str]:

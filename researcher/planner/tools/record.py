@@ -216,9 +216,9 @@ def _show_entry(entry: NotebookEntry) -> str:
 
 
 class FindingsArguments(ToolArguments):
-    environment: str = Field(default="", description="Part of the name of the environment; empty means any.")
-    model: str = Field(default="", description="Part of the name of the model.")
-    factor: str = Field(default="", description="A word in the recipe or the summary, such as lr or reward.")
+    words: tuple[str, ...] = Field(
+        default=(), description="Words that environment, recipe or summary must have, such as nano and lr."
+    )
     code_of: str = Field(
         default="", description="Id of a finding: shows its whole recipe and the program of its arm instead."
     )
@@ -235,12 +235,9 @@ def findings_tool(sources: ToolSources, arguments: FindingsArguments) -> str:
     if arguments.code_of:
         return _code(sources, found, arguments)
     environment_of = cache(lambda study_id: _environment(sources, study_id))
+    texts = [f"{environment_of(each.study_id)} {json.dumps(each.recipe)} {each.summary}".lower() for each in found]
     fitting = [
-        each
-        for each in found
-        if arguments.environment.lower() in f"{environment_of(each.study_id)} {json.dumps(each.recipe)}".lower()
-        and arguments.model.lower() in json.dumps(each.recipe).lower()
-        and arguments.factor.lower() in f"{json.dumps(each.recipe)} {each.summary}".lower()
+        each for each, text in zip(found, texts, strict=True) if all(word.lower() in text for word in arguments.words)
     ]
     if not fitting:
         return f"none of {len(found)} findings fits"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypedDict, cast
@@ -15,10 +14,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 
-from experiments_db import RUN_MOVES, RunStatus, StoreLeaseLost, StoreUnavailable
+from experiments_db import StoreLeaseLost, StoreUnavailable
 from researcher.charter import FrameRequest
 from researcher.errors import PlannerError, RunBroken
-from researcher.loop.deps import ActiveRun, Phase
+from researcher.loop.deps import ActiveRun
 from researcher.loop.graph import KEPT_CHECKPOINTS, build_graph, is_finished, is_transient, prune
 from researcher.loop.nodes.monitor import RESTART_S, is_engine_gone
 from researcher.servers.jobs import end_job
@@ -104,17 +103,6 @@ def test_a_graph_killed_before_its_last_checkpoint_is_not_finished_and_goes_on(t
         graph.invoke(None, CONFIG, durability="sync")
         assert is_finished(graph.get_state(CONFIG))
         assert graph.get_state(CONFIG).values == {"count": 2}
-
-
-def test_every_phase_is_left_by_a_legal_move_of_the_status_or_by_none() -> None:
-    for phase, following in pairwise(Phase):
-        for status in phase.statuses:
-            assert ({status} | RUN_MOVES[status]) & following.statuses, f"{status} in {phase} has no way to {following}"
-
-
-def test_every_status_of_a_run_under_way_belongs_to_a_phase() -> None:
-    under_way = {status for status in RunStatus if not status.is_over} - {RunStatus.PLANNED}
-    assert set().union(*(phase.statuses for phase in Phase)) == under_way
 
 
 def test_every_restart_of_an_engine_has_its_time_and_a_stop_for_longer_is_the_end() -> None:

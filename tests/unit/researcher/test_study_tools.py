@@ -48,7 +48,7 @@ def tools(study: SimulatedStudy) -> Toolbox:
 
 @pytest.fixture
 def running(study: SimulatedStudy) -> Iterator[ExperimentStore]:
-    """The same study, at work again as after it was extended."""
+    """The same study, at work again."""
     study.store.set_study_status(study.study_id, StudyStatus.RUNNING)
     yield study.store
     study.store.set_study_status(study.study_id, StudyStatus.FINISHED, "the report is written")
@@ -64,7 +64,6 @@ def test_a_study_that_is_over_shows_its_answer_and_its_whole_report(study: Simul
     assert "## Test split" in text and "characters are left out" not in text
     [listed] = ask(tools, "list")
     assert (listed["study"], listed["status"], listed["go_on"]) == (study.study_id, "finished", None)
-    assert ask(tools, "findings")
 
 
 @pytest.mark.parametrize("form", ["summary", "markdown"])
@@ -83,10 +82,9 @@ def test_no_tool_shows_a_score_of_the_test_split_before_the_end(
         verdict=Verdict.KEEP, method="t", run_ids=(), summary="test",
     )  # fmt: skip
 
-    shown = [tools.call(name, {}) for name in ("list", "status", "findings", "notebook")]
+    shown = [tools.call(name, {}) for name in ("list", "status")]
 
-    assert not any("0.424242" in text for text in shown) and '"split": "test"' not in shown[2]
-    assert '"split": "validation"' in shown[2] and "test" not in json.loads(shown[1])["runs"][0]
+    assert not any("0.424242" in text for text in shown) and "test" not in json.loads(shown[1])["runs"][0]
 
 
 def test_the_status_hides_the_url_of_a_webhook(tmp_path: Path) -> None:

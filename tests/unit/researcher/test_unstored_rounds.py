@@ -85,9 +85,9 @@ def take_up(deps: Deps, phase: Phase) -> ActiveRun:
     """A run of the first arm in this phase, without any work for it."""
     arm = deps.store.list_experiments(deps.study_id)[0]
     run = deps.store.claim_run(arm.id, 0, f"{arm.id}/0", job=arm.job)
-    for status in (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.EVALUATING):
-        if deps.store.get_run(run.id).status not in phase.statuses:
-            deps.store.update_run(run.id, status=status)
+    moves = {Phase.PREPARING: 1, Phase.MEASURING: 3}.get(phase, 2)
+    for status in (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.EVALUATING)[:moves]:
+        deps.store.update_run(run.id, status=status)
     slot = deps.pool.take()
     assert slot is not None
     active = ActiveRun(run.id, "the run", arm, 3, slot, EarlyStopping(StoppingLimits(), "fake", 3), phase)

@@ -168,34 +168,6 @@ def test_the_environment_shows_train_tasks_with_solutions(toolbox: Toolbox) -> N
     assert toolbox.call("environment", {"tasks": 1, "skip": 1}).split("--- train task")[1].split()[0] in shown
 
 
-@pytest.mark.parametrize(
-    ("grader", "is_shown"),
-    [
-        ("def grade(task, transcript):\n    return transcript[-1]['content'] == task['answer']\n", True),
-        ("KNOWN = {'held-out answer 7'}\n\ndef grade(task, transcript):\n    return 0\n", False),
-    ],
-)
-def test_a_grader_is_shown_unless_held_out_answers_stand_in_it(
-    study: SimulatedStudy, tmp_path: Path, grader: str, is_shown: bool
-) -> None:
-    folder = tmp_path / "words"
-    folder.mkdir()
-    rows = [f'{{"question": "q {part} {n}", "answer": "{kind} answer {n}", "part": "{part}"}}'
-            for part, kind in (("train", "train"), ("validation", "held-out"), ("test", "held-out"))
-            for n in range(10)]  # fmt: skip
-    (folder / "tasks.jsonl").write_text("\n".join(rows))
-    (folder / "environment.toml").write_text('name = "words"\nsplit = "part"\nanswer = "answer"\n')
-    (folder / "grade.py").write_text(grader)
-    with open_store(tmp_path / "research.db") as store:
-        charter = study.store.find_charter(study.study_id)
-        assert charter is not None
-        other = store.create_study("t", planner="llm").id
-        store.freeze_charter(other, {**charter.document, "environment": str(folder)})
-        toolbox = build_toolbox(ToolSources(store, other, load_environment))
-        shown = toolbox.call("environment", {"with_grader": True})
-    assert ("def grade" in shown) == is_shown and "train answer" in shown and "held-out answer" not in shown
-
-
 def test_the_facts_about_bundled_models_are_those_of_the_documentation() -> None:
     page = " ".join(Path(__file__).parents[4].joinpath("docs", "models.md").read_text(encoding="utf-8").split())
     for known in BUNDLED.values():
@@ -206,8 +178,7 @@ def test_the_facts_about_bundled_models_are_those_of_the_documentation() -> None
 
 def test_the_model_is_described_with_its_scores_before_training(toolbox: Toolbox) -> None:
     shown = toolbox.call("model", {})
-    assert "model: nano" in shown and "0.4759 million" in shown and "chat template takes: " in shown
-    assert "reverse {'sampled'" not in shown and "accuracy on reverse: sampled 0.195, greedy 0.725" in shown
+    assert "model: nano" in shown and "0.4759 million" in shown
     assert f"held-out score before training: {BASELINE} 0.3 (± " in shown
 
 
@@ -254,11 +225,11 @@ def test_findings_of_all_studies_are_found_retracted_ones_marked(study: Simulate
             ids[0], metric="m", split="test", effect=0.77, verdict=Verdict.KEEP, summary="sealed", **common
         )
         toolbox = build_toolbox(ToolSources(store, ids[1], load_environment))
-        shown = toolbox.call("findings", {"environment": "reverse"})
+        shown = toolbox.call("findings", {"words": ["reverse"]})
         assert "keep, effect 0.2 [0.1, 0.3]" in shown and "RETRACTED: it did not replicate" in shown
         assert "sealed" not in shown and "0.77" not in shown
-        assert "lr wins" not in toolbox.call("findings", {"model": "nano", "factor": "prompt"})
-        assert "none of 2 findings fits" in toolbox.call("findings", {"environment": "sort"})
+        assert "lr wins" not in toolbox.call("findings", {"words": ["nano", "prompt"]})
+        assert "none of 2 findings fits" in toolbox.call("findings", {"words": ["sort"]})
         assert "print('it')" in toolbox.call("findings", {"code_of": kept.id})
 
 
@@ -270,7 +241,7 @@ def test_a_listed_finding_says_what_was_compared_and_of_one_its_whole_recipe_is_
         for each in study.store.list_findings(study_id=study.study_id)
         if each.experiment_id == study.arm("lr=0.003").id and each.split == "validation"
     ]
-    listed = toolbox.call("findings", {"factor": "lr=0.003"})
+    listed = toolbox.call("findings", {"words": ["lr=0.003"]})
     whole = toolbox.call("findings", {"code_of": finding.id})
 
     assert '"arm": {"name": "lr=0.003", "factors": {"lr": 0.003}' in listed and "characters left out" in listed

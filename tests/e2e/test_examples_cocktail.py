@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
+from example_programs import changed_job, run_example
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "cocktail"
 FIRST = {"reverse": 0.4, "sort": 0.3, "count": 0.3}
 LATER = {"reverse": 0.2, "sort": 0.3, "count": 0.5}
 
@@ -20,30 +18,22 @@ LATER = {"reverse": 0.2, "sort": 0.3, "count": 0.5}
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_shares_are_the_quotas_though_one_client_is_five_times_faster(swarm_process: str, tmp_path: Path) -> None:
-    job = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
-    assert job["mixture"] == FIRST
     # Sixteen tasks do not divide by the quotas: what is lost by rounding in one batch is made up for in the next.
-    quick = tmp_path / "job.yaml"
-    quick.write_text(yaml.safe_dump({**job, "engine": "fake", "batch_size": 16, "num_repeat": 2, "total_steps": 16}))
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLE / "client.py"), "--url", swarm_process, "--job", str(quick)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    quick = changed_job(tmp_path, "cocktail", engine="fake", batch_size=16, num_repeat=2, total_steps=16)
+    assert yaml.safe_load(Path(quick).read_text())["mixture"] == FIRST
+    output = run_example("cocktail", "--url", swarm_process, "--job", quick)
     first, later = batches_of_each_mixture(swarm_process)
     assert len(first) + len(later) == 16
     for mixture, batches in ((FIRST, first), (LATER, later)):
         assert len(batches) >= 6
         for source, quota in mixture.items():
             share = sum(batch[source] for batch in batches) / sum(batch.total() for batch in batches)
-            assert abs(share - quota) <= 0.02, (source, share, done.stdout)
+            assert abs(share - quota) <= 0.02, (source, share, output)
             # The change shows in the very next batch, and no batch is off by a whole task.
-            assert all(abs(batch[source] / 2 - 16 * quota) < 1 for batch in batches), done.stdout
-    printed = [Counter({source: int(n) for source, n in pairs}) for pairs in map(read_counts, done.stdout.splitlines())]
+            assert all(abs(batch[source] / 2 - 16 * quota) < 1 for batch in batches), output
+    printed = [Counter({source: int(n) for source, n in pairs}) for pairs in map(read_counts, output.splitlines())]
     assert printed[:16] == [*first, *later]
-    assert "trained shares, later mixture" in done.stdout
+    assert "trained shares, later mixture" in output
 
 
 def read_counts(line: str) -> list[tuple[str, str]]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
-import yaml
+from example_programs import EXAMPLES, changed_job, run_example
 
 from swarm import TrainJob
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "gsm8k_verl"
+EXAMPLE = EXAMPLES / "gsm8k_verl"
 
 
 def write_questions(path: Path, count: int) -> Path:
@@ -48,19 +46,13 @@ def test_the_number_behind_the_mark_is_what_counts(reply: str, right: bool) -> N
 
 
 def test_a_model_by_path_is_trained_on_questions_by_path(swarm_process: str, tmp_path: Path) -> None:
-    settings = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
-    for name in ("n_gpu", "verl", "max_model_len"):
-        del settings[name]
-    settings |= {"engine": "local", "model": "nano", "batch_size": 2, "num_repeat": 4, "total_steps": 2}
-    settings |= {"max_response_length": 8, "lr": 1e-4, "save_freq": 0}
-    job = tmp_path / "job.yaml"
-    job.write_text(yaml.safe_dump(settings))
+    left_out = dict.fromkeys(("n_gpu", "verl", "max_model_len"))
+    small = {"batch_size": 2, "num_repeat": 4, "total_steps": 2, "max_response_length": 8, "lr": 1e-4, "save_freq": 0}
+    job = changed_job(tmp_path, "gsm8k_verl", engine="local", model="nano", **left_out, **small)
     train, test = write_questions(tmp_path / "train.jsonl", 6), write_questions(tmp_path / "test.jsonl", 5)
-    command = [sys.executable, str(EXAMPLE / "client.py"), "--url", swarm_process, "--job", str(job)]
-    command += ["--train", str(train), "--test", str(test), "--workers", "8"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"test accuracy (before|after 2 steps): [\d.]+ \(n=5, failed 0\)", done.stdout) == [
+    words = ("--url", swarm_process, "--job", job, "--train", str(train), "--test", str(test), "--workers", "8")
+    output = run_example("gsm8k_verl", *words)
+    assert re.findall(r"test accuracy (before|after 2 steps): [\d.]+ \(n=5, failed 0\)", output) == [
         "before",
         "after 2 steps",
     ]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
+from example_programs import EXAMPLES, changed_job
 from tests_support import wait_for_step
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "live_edit"
+EXAMPLE = EXAMPLES / "live_edit"
 
 
 @contextmanager
@@ -33,9 +33,7 @@ def running(client: Path, url: str) -> Iterator[subprocess.Popen[str]]:
 def test_the_curve_goes_on_with_the_edited_reward(swarm_process: str, tmp_path: Path) -> None:
     client = tmp_path / "client.py"
     shutil.copy(EXAMPLE / "client.py", client)
-    job = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
-    job |= {"engine": "fake", "batch_size": 4, "num_repeat": 4, "total_steps": 30}
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    changed_job(tmp_path, "live_edit", engine="fake", batch_size=4, num_repeat=4, total_steps=30)
     with httpx.Client(base_url=swarm_process, timeout=60) as http:
         with running(client, swarm_process):
             wait_for_step(http, 3)
@@ -61,9 +59,7 @@ def test_the_curve_goes_on_with_the_edited_reward(swarm_process: str, tmp_path: 
 @pytest.mark.timeout(400)
 def test_an_interrupted_client_leaves_nothing_running(swarm_process: str, tmp_path: Path) -> None:
     shutil.copy(EXAMPLE / "client.py", tmp_path)
-    job = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
-    job |= {"engine": "fake", "batch_size": 4, "num_repeat": 4, "total_steps": 10_000}
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    changed_job(tmp_path, "live_edit", engine="fake", batch_size=4, num_repeat=4, total_steps=10_000)
     with httpx.Client(base_url=swarm_process, timeout=60) as http:
         with running(tmp_path / "client.py", swarm_process) as process:
             wait_for_step(http, 2)

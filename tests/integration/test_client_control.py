@@ -69,17 +69,6 @@ def test_policy_changes_with_the_next_batch(client: SwarmClient) -> None:
     assert client.wait_until_step(4, timeout=60).step == 4
 
 
-def test_one_client_agrees_and_the_batch_is_trained(start_server: Any) -> None:
-    job = JOB.model_copy(update={"stop_rule": "any_client_agrees", "batch_size": 100})
-    with SwarmClient(start_server(job).url, client_id="decider") as client:
-        wait_until(lambda: client.status().state == "ROLLING")
-        run_batch(client, "few", tasks=1)
-        assert client.status().step == 0
-        answer = client.agree_to_train()
-        assert answer.agreed == ["decider"]
-        assert client.wait_until_step(1, timeout=60).step == 1
-
-
 def test_a_checkpoint_is_loaded_and_the_curve_starts_from_there(client: SwarmClient) -> None:
     run_batch(client, "a")
     client.wait_until_step(1, timeout=60)

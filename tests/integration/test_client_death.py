@@ -10,7 +10,7 @@ import textwrap
 from typing import Any
 
 import httpx
-from tests_support import run_batch, wait_for_state, wait_for_step, wait_for_waiting_begins
+from tests_support import run_batch, wait_for_state, wait_for_step
 
 from swarm.job import TrainJob
 
@@ -46,42 +46,3 @@ def test_training_goes_on_after_a_client_was_killed_in_mid_batch(start_server: A
         assert status["failures"] == {"idle_timeout": 4, "no_tokens": 3}
         run_batch(http, tasks=2, repeats=2, name="next")
         wait_for_step(http, 2)
-
-
-WAITING_CLIENT = """
-    import sys, threading
-    import httpx
-
-    def begin(task_id):
-        body = {"client_id": "held", "task_id": task_id, "wait_s": 60}
-        httpx.post(sys.argv[1] + "/v1/swarm/episodes/begin", json=body, timeout=90).raise_for_status()
-
-    for number in range(4):
-        begin("running")
-    for number in range(3):
-        threading.Thread(target=begin, args=["held"]).start()
-    print("held", flush=True)
-"""
-
-
-def test_a_client_that_is_killed_while_its_begins_are_held_leaves_no_episode_behind(start_server: Any) -> None:
-    server = start_server(TrainJob(engine="fake", batch_size=1, num_repeat=4))
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        wait_for_state(http, "ROLLING")
-        with subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(WAITING_CLIENT), server.url], stdout=subprocess.PIPE, text=True
-        ) as client:
-            assert client.stdout is not None
-            assert client.stdout.readline() == "held\n"
-            wait_for_waiting_begins(http, 3)
-            os.kill(client.pid, signal.SIGKILL)
-        # Long before they would be answered in vain.
-        wait_for_waiting_begins(http, 0, timeout_s=30)
-        running = http.get("/v1/swarm/episodes", params={"state": "running"}).json()["episodes"]
-        for episode in running:
-            http.post(f"/v1/swarm/episodes/{episode['episode_id']}/abort").raise_for_status()
-        # Each of them would make room for one that waits.
-        run_batch(http, tasks=1, repeats=4, name="next")
-        wait_for_step(http, 1)
-        episodes = http.get("/v1/swarm/episodes").json()["episodes"]
-        assert {episode["task_id"] for episode in episodes} == {"running", "next-0"}

@@ -16,8 +16,6 @@ from swarm.schemas import EventView
 JOB = {"engine": "fake", "batch_size": 4, "num_repeat": 4}
 # Half of what the tasks below would fill: on-policy, what runs while a batch is complete is too much for it.
 TRAINED = 8
-LEASE_S = 6.0
-"""Three heartbeats: the next but one is in time, however busy the machine."""
 
 
 @pytest.fixture
@@ -83,35 +81,3 @@ def kill_and_restart(server: ServerProcess, client: SwarmClient) -> None:
     server.kill()
     time.sleep(1.0)
     server.start()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_an_episode_outlives_the_server_that_began_it(server: ServerProcess) -> None:
-    with SwarmClient(server.url) as client, httpx.Client(timeout=30) as http:
-        client.wait_until_step(0, timeout=60)
-        task = Task("q", "t")
-        episode_id, credentials = client.begin_episode(task_id="t", lease_s=LEASE_S)
-        call_model(http, credentials.base_url, credentials.api_key)
-        server.kill()
-        with pytest.raises(httpx.TransportError):
-            call_model(http, credentials.base_url, credentials.api_key)
-        ending: list[str] = []
-
-        def end() -> None:
-            ending.append(client.end_episode(task, episode_id, WorkflowOutput(1.0)).state.value)
-
-        thread = threading.Thread(target=end, daemon=True)
-        thread.start()
-        time.sleep(0.5)
-        server.start()
-        thread.join(timeout=60)
-        assert ending == ["completed"]
-        # Another one is held over a restart by its heartbeats alone, for longer than its lease.
-        held, credentials = client.begin_episode(task_id="t", lease_s=LEASE_S)
-        server.kill()
-        server.start()
-        client.wait_until_step(0, timeout=60)
-        time.sleep(LEASE_S + 1)
-        call_model(http, credentials.base_url, credentials.api_key)
-        assert client.end_episode(task, held, WorkflowOutput(0.0)).state == "completed"

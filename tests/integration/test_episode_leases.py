@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests_support import begin, chat, end, wait_for_state
+from tests_support import begin, chat, wait_for_state
 
 from swarm import SwarmClient, Task, WorkflowOutput
 from swarm.job import TrainJob
@@ -56,24 +56,6 @@ def test_a_silent_client_loses_its_leased_episodes_and_a_living_one_keeps_its_ow
         "laptop": (4, 0),
     }
     assert status["failures"] == {"lease_expired": 3}
-
-
-def test_model_calls_renew_a_lease(http: httpx.Client) -> None:
-    episode = begin(http, lease_s=LEASE_S)
-    until = time.monotonic() + LEASE_S + 1
-    while time.monotonic() < until:
-        chat(http, episode, "Hello")
-        time.sleep(0.5)
-    assert end(http, episode, task_id="t", reward=1.0)["state"] == "completed"
-
-
-def test_a_hung_agent_is_found_though_its_client_lives(http: httpx.Client) -> None:
-    episode = begin(http, client_id="laptop", lease_s=60, idle_timeout_s=0.8)
-    deadline = time.monotonic() + 60
-    while not (ended := heartbeat(http, episode)):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert ended == {episode["episode_id"]: "idle_timeout"}
 
 
 def test_running_episodes_outlive_a_killed_server(server_process: Callable[..., Any], start_server: Any) -> None:

@@ -45,16 +45,6 @@ def test_the_nearest_of_the_three_limits_ends_an_episode() -> None:
     assert expiry_s(RunningEpisode.of(row_of(), None), now) == (240, "idle_timeout")
 
 
-def test_a_bulk_heartbeat_renews_the_lease_and_not_the_idle_timeout() -> None:
-    episode = RunningEpisode.of(row_of(lease_s=30, idle_timeout_s=100), None)
-    episode.seen -= 90
-    episode.renewed -= 25
-    episode.renew()
-    assert expiry_s(episode, time.monotonic()) == (10, "idle_timeout")
-    episode.touch()
-    assert expiry_s(episode, time.monotonic()) == (30, "lease_expired")
-
-
 def test_a_call_in_flight_is_a_sign_of_life_but_for_the_deadline() -> None:
     episode = RunningEpisode.of(row_of(lease_s=30, timeout_s=60), None)
     episode.calls_in_flight = 1

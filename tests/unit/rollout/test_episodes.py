@@ -175,11 +175,12 @@ def test_silence_ends_an_episode_with_its_reason_and_its_key_hears_it(tmp_path: 
     async def scenario(stage: Stage) -> None:
         leased = await stage.begin(lease_s=1, client_id="dead")
         idle = await stage.begin(idle_timeout_s=0.3)
-        kept = await stage.begin(lease_s=1)
+        kept, calling = await stage.begin(lease_s=1), await stage.begin(lease_s=1, idle_timeout_s=1)
         hung = await stage.begin(lease_s=1, idle_timeout_s=1.2, client_id="hung")
         until = time.monotonic() + 1.8
         while time.monotonic() < until:
             stage.episodes.heartbeat(kept.episode_id)
+            stage.episodes.authorize(calling.api_key)
             assert stage.episodes.heartbeat_client("hung", [kept.episode_id]) == {}
             stage.episodes.heartbeat_client("hung", [hung.episode_id])
             await asyncio.sleep(0.1)
@@ -192,11 +193,11 @@ def test_silence_ends_an_episode_with_its_reason_and_its_key_hears_it(tmp_path: 
                 await stage.end(episode.episode_id)
         with pytest.raises(EpisodeEnded, match="lease_expired"):
             stage.episodes.heartbeat(leased.episode_id)
-        assert stage.episodes.running(EpisodeType.TRAIN) == 1
+        assert stage.episodes.running(EpisodeType.TRAIN) == 2
         lost = {client.client_id: client.lost for client in stage.episodes.client_views()}
         assert (lost["dead"], lost["hung"]) == (1, 1)
 
-    play(scenario, tmp_path)
+    play(scenario, tmp_path, batch_size=3)
 
 
 def test_a_server_that_stood_still_hears_its_clients_before_it_gives_them_up(tmp_path: Path) -> None:

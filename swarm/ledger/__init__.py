@@ -17,7 +17,6 @@ from swarm.ledger.rows import JobRow as JobRow
 from swarm.ledger.rows import JobUse as JobUse
 from swarm.ledger.rows import LaunchRow as LaunchRow
 from swarm.ledger.rows import LeaseRow as LeaseRow
-from swarm.ledger.rows import MetricRow as MetricRow
 from swarm.ledger.rows import ModelUse as ModelUse
 from swarm.ledger.rows import OpenWork as OpenWork
 from swarm.ledger.rows import RecordedEpisode as RecordedEpisode

@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from swarm.errors import LedgerError, LedgerUnwritable
+from swarm.errors import LedgerUnwritable
 from swarm.ledger import queries
-from swarm.ledger.database import log_of, open_for_reading
+from swarm.ledger.database import log_of, reading
 from swarm.ledger.integrity.opening import OpenLedger, open_ledger
 from swarm.ledger.rows import JobRow
 from swarm.ledger.writes.events import insert_event
@@ -51,26 +51,19 @@ class Compacted:
 
 def newest_run(path: Path) -> NewestRun | None:
     """Return the newest job with its last step, or None if no job is on record. Raise LedgerError."""
-    try:
-        with closing(open_for_reading(path)) as connection:
-            job = queries.latest_job(connection)
-            step = 0 if job is None else queries.last_trained_step(connection, job.job_id)
-    except sqlite3.Error as error:
-        raise LedgerError(f"{path} cannot be read: {error}") from error
-    return None if job is None else NewestRun(job, step)
+    with reading(path) as connection:
+        job = queries.latest_job(connection)
+        return None if job is None else NewestRun(job, queries.last_trained_step(connection, job.job_id))
 
 
 def estimate_compaction(path: Path, *, after_step: int, ended_before: float) -> Compacted:
     """Return what `compact` would do, without doing it. The size afterwards is an estimate. Raise LedgerError."""
-    try:
-        with closing(open_for_reading(path)) as connection:
-            found = connection.execute(
-                f"SELECT count(DISTINCT episode_id), count(*), coalesce(sum({_BYTES_OF_A_TURN}), 0) FROM turns"
-                f" WHERE episode_id IN ({_DROPPED})",
-                {"after_step": after_step, "ended_before": ended_before},
-            ).fetchone()
-    except sqlite3.Error as error:
-        raise LedgerError(f"{path} cannot be read: {error}") from error
+    with reading(path) as connection:
+        found = connection.execute(
+            f"SELECT count(DISTINCT episode_id), count(*), coalesce(sum({_BYTES_OF_A_TURN}), 0) FROM turns"
+            f" WHERE episode_id IN ({_DROPPED})",
+            {"after_step": after_step, "ended_before": ended_before},
+        ).fetchone()
     before = _size(path)
     return Compacted(found[0], found[1], before, max(before - found[2], 0))
 

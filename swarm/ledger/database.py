@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +24,16 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     )
     connection.row_factory = sqlite3.Row
     return connection
+
+
+@contextmanager
+def reading(path: Path) -> Generator[sqlite3.Connection]:
+    """Open a connection that cannot write, for a `with` block. Raise LedgerError if the ledger cannot be read."""
+    try:
+        with closing(open_for_reading(path)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise LedgerError(f"{path} cannot be read: {error}") from error
 
 
 def open_unchanged(path: Path) -> sqlite3.Connection:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import closing
 from functools import partial, wraps
 from pathlib import Path
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 from swarm.errors import LedgerError
 from swarm.ledger import evaluations, leases, queries, transactions, writes
-from swarm.ledger.database import hold_lock, open_for_reading
+from swarm.ledger.database import hold_lock, reading
 from swarm.ledger.integrity.opening import open_ledger
 from swarm.ledger.rows import EventRow
 from swarm.ledger.writer import CommitCount, EventWatchers, Operation, Writer
@@ -132,7 +131,6 @@ class Ledger:
     closed_episodes = _read(queries.closed_episodes)
     turns = _read(queries.turns)
     transaction = _read(transactions.transaction)
-    metrics = _read(queries.metrics)
     batches = _read(queries.batches)
     trained_batches = _read(queries.trained_batches)
     first_step_without_tokens = _read(queries.first_step_without_tokens)
@@ -198,8 +196,5 @@ class Ledger:
             raise LedgerError(f"{self._path} did not answer within {READ_TIMEOUT_S:.0f} s: check the disk") from error
 
     def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        try:
-            with closing(open_for_reading(self._path)) as connection:
-                return query(connection)
-        except sqlite3.Error as error:
-            raise LedgerError(f"{self._path} cannot be read: {error}") from error
+        with reading(self._path) as connection:
+            return query(connection)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Sequence
 
@@ -16,7 +15,6 @@ from swarm.ledger.rows import (
     EventRow,
     JobRow,
     JobUse,
-    MetricRow,
     ModelUse,
     RecordedEpisode,
     StateRow,
@@ -42,6 +40,8 @@ from swarm.types import EpisodeType, Turn
 # Clients choose abort reasons, so there may be any number; a status page lists the most frequent ones.
 MAX_FAILURE_REASONS = 100
 
+ALL = -1
+"""The limit that SQLite takes for none."""
 NEWEST_JOB = "(SELECT max(job_id) FROM jobs)"
 IN_POOL = "state = 'completed' AND episode_type = 'train' AND batch_id IS NULL"
 """The condition, in SQL, of an episode that waits for a batch."""
@@ -176,15 +176,17 @@ def batch_episodes(connection: sqlite3.Connection, batch_id: str) -> tuple[Recor
     return tuple(RecordedEpisode(to_episode(row), turns(connection, row["episode_id"])) for row in rows)
 
 
-def trained_batches(connection: sqlite3.Connection, after_step: int, job_id: int | None = None) -> list[BatchRow]:
+def trained_batches(
+    connection: sqlite3.Connection, after_step: int = 0, limit: int = ALL, job_id: int | None = None
+) -> list[BatchRow]:
     """Return the batches trained beyond `after_step` and not rewound since, by step.
 
     Without a `job_id` they are of the newest run.
     """
     rows = connection.execute(
         f"SELECT * FROM batches WHERE job_id = coalesce(?, {NEWEST_JOB}) AND state = 'trained' AND step > ?"
-        " ORDER BY step",
-        (job_id, after_step),
+        " ORDER BY step LIMIT ?",
+        (job_id, after_step, limit),
     )
     return [BATCHES.decode(row) for row in rows]
 
@@ -205,17 +207,6 @@ def trained_groups_by_source(connection: sqlite3.Connection) -> dict[str, int]:
         f"SELECT data_source, n FROM trained_groups WHERE job_id = {NEWEST_JOB} ORDER BY data_source"
     )
     return {row["data_source"]: row["n"] for row in rows}
-
-
-def metrics(connection: sqlite3.Connection, after_step: int = 0, limit: int = 1000) -> list[MetricRow]:
-    """Return finished steps beyond `after_step`, oldest first."""
-    rows = connection.execute(
-        f"SELECT * FROM batches WHERE job_id = {NEWEST_JOB} AND state = 'trained' AND step > ? ORDER BY step LIMIT ?",
-        (after_step, limit),
-    )
-    return [
-        MetricRow(row["step"], row["weight_version"], row["finished_at"], json.loads(row["metrics"])) for row in rows
-    ]
 
 
 def batches(connection: sqlite3.Connection, limit: int = 100) -> list[BatchRow]:

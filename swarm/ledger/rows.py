@@ -324,16 +324,6 @@ class EvaluationRow:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricRow:
-    """The metrics of one finished step."""
-
-    step: int
-    weight_version: int
-    at: float
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class EventRow:
     """One noteworthy event, such as a change of state. `detail` is JSON."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import replace
 
-from swarm.errors import Conflict, EpisodeEnded, IdempotencyMismatch
+from swarm.errors import Conflict, IdempotencyMismatch
 from swarm.ledger import queries
 from swarm.ledger.rows import EndReceipt, EpisodeRow
 from swarm.ledger.tables import EPISODES
-from swarm.ledger.writes.episodes import SET_RESULT, ReportedResult, close_episode
+from swarm.ledger.writes.episodes import SET_RESULT, ReportedResult, close_episode, episode_over
 from swarm.ledger.writes.events import count_acknowledged
 from swarm.ledger.writes.turns import add_use
 from swarm.schemas import EpisodeState
@@ -66,7 +66,7 @@ def commit_episode(
         raise Conflict(f"episode {episode_id} is running: prepare it first")
     _require_same(present, transaction_sha256)
     if present.state in _GIVEN_UP:
-        raise _over(present)
+        raise episode_over(present)
     if present.state is not EpisodeState.PREPARED:
         return EndReceipt(present)
     if present.inquiry_url is None and ended_at > (present.ended_at or 0.0) + COMMIT_LIMIT_S:
@@ -93,7 +93,7 @@ def transaction(connection: sqlite3.Connection, transaction_sha256: str) -> Epis
 
 def _replay(row: EpisodeRow, ending: ReportedResult, transaction_sha256: str) -> EndReceipt:
     if row.state in _GIVEN_UP:
-        raise _over(row)
+        raise episode_over(row)
     _require_same(row, transaction_sha256)
     if row.payload_digest != ending.payload_digest:
         raise IdempotencyMismatch(
@@ -105,8 +105,3 @@ def _replay(row: EpisodeRow, ending: ReportedResult, transaction_sha256: str) ->
 def _require_same(row: EpisodeRow, transaction_sha256: str) -> None:
     if row.transaction_sha256 != transaction_sha256:
         raise Conflict(f"episode {row.episode_id} is {row.state} outside of this transaction")
-
-
-def _over(row: EpisodeRow) -> EpisodeEnded:
-    why = f" ({row.outcome})" if row.outcome else ""
-    return EpisodeEnded(f"episode {row.episode_id} is over: it is {row.state}{why}; begin another one")

@@ -22,7 +22,6 @@ RATE_STEPS = 5
 """The number of steps before the good step whose learning rates count as having done well."""
 WARNED, STOPPED, ROLLED_BACK = "guard.warned", "guard.stopped", "guard.rolled_back"
 """The kinds of events, one for each thing that the guard does."""
-ALL_STEPS = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ class TrainingGuard:
         while self._rows and self._rows[-1].step >= step:
             self._rows.pop()
         known = self._rows[-1].step if self._rows else self._initial_step
-        for row in await self._ledger.metrics(known, ALL_STEPS):
+        for row in await self._ledger.trained_batches(known):
             self._rows.append(StepRow(row.step, row.metrics))
         return self._rows
 

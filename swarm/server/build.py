@@ -175,7 +175,7 @@ class Assembly:
         if work is None:
             return {}
         # The step that a run began at is not on its own record.
-        points = await self.ledger.metrics(work.step - 1, 1)
+        points = await self.ledger.trained_batches(work.step - 1, 1)
         return dict(points[0].metrics) if points else {}
 
     async def _read_history(self) -> RunHistory:

@@ -191,7 +191,7 @@ class TrainLoop:
         values: dict[int, float | None] = {}
         try:
             for step in await asyncio.to_thread(self.checkpoints.scheduled_steps):
-                found = await self.ledger.metrics(step - 1, 1)
+                found = await self.ledger.trained_batches(step - 1, 1)
                 values[step] = found[0].metrics.get(retention.metric) if found and found[0].step == step else None
         except LedgerError as error:
             logger.error("checkpoints are not pruned: %s", error.message)

@@ -75,7 +75,7 @@ class Recovery:
         weights = await self._load_newest(step)
         began = time.monotonic()
         replayed = 0
-        for row in await self.ledger.trained_batches(weights.step, self.job_id):
+        for row in await self.ledger.trained_batches(weights.step, job_id=self.job_id):
             if row.step > step:
                 break
             try:

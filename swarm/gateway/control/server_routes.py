@@ -118,8 +118,9 @@ def add_history_routes(router: APIRouter, ledger: Ledger) -> None:
 
     @router.get("/metrics", summary="Metrics of the finished steps, oldest first", responses=errors(507))
     async def get_metrics(query: Annotated[MetricsQuery, Query()]) -> MetricsHistory:
-        rows = await ledger.metrics(query.after_step, query.limit)
-        return MetricsHistory.model_validate({"points": rows}, from_attributes=True)
+        rows = await ledger.trained_batches(query.after_step, query.limit)
+        points = [{"step": row.step, "at": row.finished_at, "metrics": row.metrics} for row in rows]
+        return MetricsHistory.model_validate({"points": points})
 
     @router.get("/batches", summary="Batches of the present job, newest first", responses=errors(507))
     async def get_batches(query: Annotated[BatchQuery, Query()]) -> BatchPage:

@@ -140,12 +140,16 @@ def close_episode(
     return False
 
 
+def episode_over(row: EpisodeRow) -> EpisodeEnded:
+    why = f" ({row.outcome})" if row.outcome else ""
+    return EpisodeEnded(f"episode {row.episode_id} is over: it is {row.state}{why}; begin another one")
+
+
 def _replay(row: EpisodeRow, ending: ReportedResult) -> EndReceipt:
     if row.state is EpisodeState.PREPARED:
         raise Conflict(f"episode {row.episode_id} is prepared: commit its transaction")
     if row.ended_at is None or row.idempotency_key != ending.idempotency_key:
-        why = f" ({row.outcome})" if row.outcome else ""
-        raise EpisodeEnded(f"episode {row.episode_id} is over: it is {row.state}{why}; begin another one")
+        raise episode_over(row)
     if row.payload_digest != ending.payload_digest:
         raise IdempotencyMismatch(
             f"episode {row.episode_id} was ended with another result under the same key; the first one stands"

@@ -28,7 +28,7 @@ def test_finished_batch_trains_its_members_and_records_the_step(script: Any, led
         (EpisodeState.TRAINED, "b1"), (EpisodeState.TRAINED, "b1"), (EpisodeState.DROPPED, None),
     ]  # fmt: skip
     assert script.wait(ledger.episode("e2")).advantage == -0.5
-    (point,) = script.wait(ledger.metrics())
+    (point,) = script.wait(ledger.trained_batches())
     assert (point.step, point.weight_version, point.metrics) == (1, 1, {"loss": 0.5})
     (batch,) = script.wait(ledger.batches())
     assert (batch.batch_id, batch.state, batch.weight_version) == ("b1", BatchState.TRAINED, 1)
@@ -84,7 +84,7 @@ def test_batch_is_finished_or_failed_only_once(script: Any, ledger: Ledger) -> N
 def test_metrics_are_paged_by_step(script: Any, ledger: Ledger) -> None:
     for step in range(1, 6):
         script.train(step)
-    assert [point.step for point in script.wait(ledger.metrics(after_step=2, limit=2))] == [3, 4]
+    assert [point.step for point in script.wait(ledger.trained_batches(after_step=2, limit=2))] == [3, 4]
 
 
 def test_rewind_removes_later_steps_from_the_history_but_trains_nothing_again(script: Any, ledger: Ledger) -> None:
@@ -92,11 +92,11 @@ def test_rewind_removes_later_steps_from_the_history_but_trains_nothing_again(sc
     for step, episode_id in ((1, "e1"), (2, "e2")):
         script.train(step, [episode_id])
     script.wait(ledger.rewind(1, "resumed at step 1"))
-    assert [point.step for point in script.wait(ledger.metrics())] == [1]
+    assert [point.step for point in script.wait(ledger.trained_batches())] == [1]
     assert states_of(script, "e2") == [(EpisodeState.TRAINED, "b2")]
     script.wait(ledger.close_batch("b2-again", 2, [], []))
     script.wait(ledger.finish_batch(script.report("b2-again", 2)))
-    assert [point.step for point in script.wait(ledger.metrics())] == [1, 2]
+    assert [point.step for point in script.wait(ledger.trained_batches())] == [1, 2]
 
 
 def test_recover_returns_what_goes_on_running_episodes_among_it(script: Any, ledger: Ledger, path: Path) -> None:
@@ -147,7 +147,7 @@ def test_new_job_starts_from_nothing_and_closes_the_books_of_the_old_one(script:
     assert script.wait(ledger.latest_job()) == job
     work = script.wait(ledger.recover())
     assert (work.step, work.completed, work.running) == (0, (), ())
-    assert script.wait(ledger.metrics()) == []
+    assert script.wait(ledger.trained_batches()) == []
     assert script.wait(ledger.failures()) == {}
     assert states_of(script, "waiting", "closed", "running") == [
         (EpisodeState.DROPPED, None), (EpisodeState.DROPPED, None), (EpisodeState.EXPIRED, None),

@@ -121,7 +121,7 @@ def test_a_score_stands_among_the_metrics_of_its_step(ledger: Ledger, script: An
     script.wait(ledger.open_evaluation(1, 1, 4))
     script.wait(ledger.claim_evaluation(1, "one"))
     script.wait(ledger.end_evaluation(1, report(score(script, "e", 0.5, version=1))))
-    [point] = script.wait(ledger.metrics())
+    [point] = script.wait(ledger.trained_batches())
     assert point.metrics == {"loss": 0.5, "eval/mean": 0.5, "eval/episodes": 1.0}
 
 

@@ -2,6 +2,7 @@
 
 from swarm.batch.diagnostics import ClientWarning as ClientWarning
 from swarm.batch.diagnostics import Diagnostics as Diagnostics
+from swarm.batch.groups import assemble as assemble
 from swarm.batch.policy import BatchPolicy as BatchPolicy
 from swarm.batch.policy import DroppedEpisode as DroppedEpisode
 from swarm.batch.policy import DropReason as DropReason
@@ -10,4 +11,3 @@ from swarm.batch.pool import ClosedBatch as ClosedBatch
 from swarm.batch.pool import Place as Place
 from swarm.batch.pool import PoolProgress as PoolProgress
 from swarm.batch.pool import SourceProgress as SourceProgress
-from swarm.batch.selection import assemble as assemble

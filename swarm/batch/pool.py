@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from swarm.batch.groups import GroupKey, Groups, SourceCount, WaitingGroup, key_of
+from swarm.batch.groups import GroupKey, Groups, Selection, SourceCount, WaitingGroup, assemble, key_of
 from swarm.batch.policy import (
     BatchPolicy,
     DroppedEpisode,
@@ -18,7 +18,6 @@ from swarm.batch.policy import (
     share_out,
     version_span,
 )
-from swarm.batch.selection import Selection, assemble
 from swarm.errors import BadRequest, Conflict
 from swarm.types import FinishedEpisode, TrainBatch
 

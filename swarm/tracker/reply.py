@@ -11,7 +11,7 @@ from typing import Any
 from swarm.errors import BadRequest
 from swarm.job import ReasoningParser, ToolParser
 from swarm.tracker.formats.base import CallStream, ToolCall, ToolFormat
-from swarm.tracker.formats.lark import mark
+from swarm.tracker.formats.lark import forced_grammar, mark
 from swarm.tracker.formats.registry import TOOL_FORMATS, tool_format
 from swarm.tracker.text import TextStream, overlap
 from swarm.types import Grammar, ReasoningPart, ReplyPart, TextPart, ToolCallPart, ToolChoice, ToolMode, ToolSpec
@@ -110,8 +110,6 @@ class ReasoningStream:
         text, self._buffer = self._buffer, ""
         return text
 
-
-NONE = "none"
 
 _THINK = ReasoningFormat("think", "<think>", "</think>")
 _MISTRAL = ReasoningFormat("mistral", "[THINK]", "[/THINK]")
@@ -313,9 +311,9 @@ class ReplySyntax:
                 known = ", ".join(by_name)
                 raise BadRequest(f"tool_choice: no tool is named {name!r}: there are {known}", param="tool_choice")
         allowed = [by_name[name] for name in dict.fromkeys(choice.names or by_name)]
+        form = self.calls.call_form(allowed, self.special_ids)
         if self.reasoning is None:
-            return self.calls.forced_call(allowed, choice, self.special_ids)
-        before = "reasoning" if is_inside else "reasoning?"
-        grammar = self.calls.forced_call(allowed, choice, self.special_ids, before)
+            return forced_grammar(form, allowed, choice)
+        grammar = forced_grammar(form, allowed, choice, "reasoning" if is_inside else "reasoning?")
         rules = self.reasoning.lark_rules(self.special_ids, is_inside=is_inside)
         return replace(grammar, text=grammar.text + rules)

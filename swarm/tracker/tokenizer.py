@@ -158,8 +158,12 @@ def load_tokenizer(directory: Path) -> Any:
     plain = read_plain_tokenizer(directory)
     if plain is not None:
         return plain
+    # transformers imports torch, which takes seconds.
+    import transformers
+
+    loader: Any = transformers.AutoTokenizer
     try:
-        return _tokenizer_class(directory).from_pretrained(str(directory), local_files_only=True)
+        return loader.from_pretrained(str(directory), local_files_only=True)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise JobInvalid(f"tokenizer {directory} cannot be loaded: {reason}", param="model") from error
@@ -180,25 +184,6 @@ def generation_stops(directory: Path) -> tuple[int, ...]:
     if isinstance(named, int):
         return (named,)
     return tuple(cast("list[int]", named)) if isinstance(named, list) else ()
-
-
-def _tokenizer_class(directory: Path) -> Any:
-    """Return the transformers class to load with. The import is here because it loads torch, which takes seconds.
-
-    AutoTokenizer finds the right class for any model, but it imports the code of every model, which doubles that time.
-    A tokenizer that names no class of its own does not need it.
-    """
-    import transformers
-
-    try:
-        settings: Any = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        settings = None
-    untyped: Any = transformers
-    named: object = cast("dict[str, Any]", settings).get("tokenizer_class") if isinstance(settings, dict) else None
-    if named in {"TokenizersBackend", "PreTrainedTokenizerFast"}:
-        return untyped.PreTrainedTokenizerFast
-    return untyped.AutoTokenizer
 
 
 FIRST_LOOK = 8

@@ -51,33 +51,24 @@ class EpisodeTree:
         tools: Sequence[ToolSpec],
         codec: Codec,
         template_options: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        takes_place: bool = True,
     ) -> Prompt:
         """Return the prompt of a request and its place in the tree: after the longest earlier turn that it extends.
 
-        Each call assigns the next index; a turn that is never added leaves a gap. Raise BadRequest if the chat template
-        refuses the messages.
+        Each call assigns the next index, unless it `takes_place` of none; a turn that is never added leaves a gap.
+        Raise BadRequest if the chat template refuses the messages.
         """
-        prompt = self.preview(messages, tools, codec, template_options)
-        self._allot()
-        return prompt
-
-    def preview(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec],
-        codec: Codec,
-        template_options: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Prompt:
-        """Return the same as `locate`, without taking a place."""
         reason: ForkReason | None = None
         prefixes = prefix_fingerprints(messages)
         for candidate in self._candidates(prefixes):
             extension = codec.extend(candidate, messages, tools, template_options)
             if extension.prompt_ids is not None:
-                return Prompt(self._next_index, extension.prompt_ids, candidate.index, None)
+                return Prompt(self._allot(takes_place), extension.prompt_ids, candidate.index, None)
             reason = reason or extension.reason
         prompt_ids = codec.render(messages, tools, template_options)
-        return Prompt(self._next_index, prompt_ids, None, reason or self._reason_without_candidate(messages, prefixes))
+        reason = reason or self._reason_without_candidate(messages, prefixes)
+        return Prompt(self._allot(takes_place), prompt_ids, None, reason)
 
     def locate_raw(self, text: str | None, token_ids: Sequence[int] | None, codec: Codec) -> Prompt:
         """Return the prompt of a request with its own text or ids, after the longest earlier turn that it begins with.
@@ -133,8 +124,9 @@ class EpisodeTree:
             return ForkReason.EDITED_HISTORY
         return ForkReason.NEW_CONVERSATION
 
-    def _allot(self) -> int:
-        index, self._next_index = self._next_index, self._next_index + 1
+    def _allot(self, takes_place: bool = True) -> int:
+        index = self._next_index
+        self._next_index += takes_place
         return index
 
 

@@ -118,7 +118,7 @@ def test_the_listed_ways_are_those_of_a_begin_a_call_and_a_batch(recorded: Recor
     end(http, second, task_id="t", reward=1.0)
     batch = way("The way from an end to published weights")
     recorded.await_call(*batch[-1])
-    follow(batch, recorded.calls(), files=18)
+    follow(batch, recorded.calls(), files=17)
 
 
 def follow(steps: list[tuple[str, str]], calls: list[tuple[str, str]], *, files: int) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from swarm.tracker.formats.lark import CallForm, forced_grammar
+from swarm.tracker.formats.lark import CallForm
 from swarm.tracker.text import overlap
-from swarm.types import Grammar, ToolChoice, ToolSpec
+from swarm.types import ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,10 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def call_form(self, tools: Sequence[ToolSpec], special_ids: Mapping[str, int]) -> CallForm:
-        """Return the form of forced calls of these tools. Raise BadRequest for a tool that the model cannot call."""
+        """Return the form of forced calls of these tools. Raise BadRequest for a tool that the model cannot call.
+
+        `special_ids` are the ids of the marks that the tokenizer treats as special tokens; the other marks are text.
+        """
 
     def find_opening(self, text: str, place: Preceding) -> tuple[int, int] | None:
         """Return where the first opening in `text` begins and ends."""
@@ -77,17 +80,6 @@ class ToolFormat(ABC):
     def uncertain(self, text: str, place: Preceding) -> int:
         """Return how many characters at the end of a text without an opening may begin one, white space aside."""
         return overlap(text, self.marks[0])
-
-    def forced_call(
-        self, tools: Sequence[ToolSpec], choice: ToolChoice, special_ids: Mapping[str, int], before: str = ""
-    ) -> Grammar:
-        """Return the grammar of replies that call one of `tools`, or several where `choice` allows parallel calls.
-
-        `tools` are those that may be called. `special_ids` are the ids of the marks that the tokenizer treats as
-        special tokens; the other marks are plain text. `before` is a Lark expression for the text before the first
-        call. Raise BadRequest for a tool whose parameters are not the schema of an object.
-        """
-        return forced_grammar(self.call_form(tools, special_ids), tools, choice, before)
 
 
 class CallStream:

@@ -44,8 +44,8 @@ class CallForm:
     is_bare: bool = False
 
 
-def forced_grammar(form: CallForm, tools: Sequence[ToolSpec], choice: ToolChoice, before: str) -> Grammar:
-    """Return a grammar for calls of `tools` in this form after `before`.
+def forced_grammar(form: CallForm, tools: Sequence[ToolSpec], choice: ToolChoice, before: str = "") -> Grammar:
+    """Return a grammar for calls of `tools` in this form, after the Lark expression `before`.
 
     Every schema is a root of its own, so that its references resolve. Raise BadRequest for parameters that are not the
     schema of an object.

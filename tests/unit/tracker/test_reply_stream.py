@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests_support import examples
 
 from swarm.tracker.formats.base import CallStream, ToolCall
-from swarm.tracker.formats.hermes import HermesFormat
 from swarm.tracker.formats.json_text import parse_call
+from swarm.tracker.formats.registry import TOOL_FORMATS
 from swarm.tracker.reply import call_id
 from swarm.types import TextPart
 
@@ -151,7 +151,7 @@ def test_parallel_calls_have_distinct_fixed_ids(chatml):
 def test_what_is_no_call_stays_text(body):
     text = f"<tool_call>{body}</tool_call>"
 
-    assert _pushed(CallStream(HermesFormat()), [text]) == [text]
+    assert _pushed(CallStream(TOOL_FORMATS["hermes"]), [text]) == [text]
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ def test_arguments_come_back_as_the_model_wrote_them(body, arguments):
     ],
 )
 def test_white_space_around_a_call_belongs_to_it(text, content):
-    parts = _pushed(CallStream(HermesFormat()), [text.replace("{}", '{"name": "f"}')])
+    parts = _pushed(CallStream(TOOL_FORMATS["hermes"]), [text.replace("{}", '{"name": "f"}')])
 
     assert "".join(part for part in parts if isinstance(part, str)) == content
     assert [part for part in parts if isinstance(part, ToolCall)] == [ToolCall("f", "{}")]
 
 
 def test_a_complete_call_without_closing_tag_counts():
-    assert _pushed(CallStream(HermesFormat()), ['<tool_call>{"name": "f"}']) == [ToolCall("f", "{}")]
+    assert _pushed(CallStream(TOOL_FORMATS["hermes"]), ['<tool_call>{"name": "f"}']) == [ToolCall("f", "{}")]
 
 
 @pytest.mark.parametrize(("turn", "call", "expected"), [(0, 0, "call00000"), (46655, 1295, "callzzzzz")])

@@ -119,7 +119,9 @@ def count_router(served: Served) -> APIRouter:
         headers = report_ignored(asked.model, asked.ignored_fields, service)
         episode.touch()
         where = asked.conversation
-        prompt = episode.tree.preview(where.messages, where.tools, service.codec, where.template_options)
+        prompt = episode.tree.locate(
+            where.messages, where.tools, service.codec, where.template_options, takes_place=False
+        )
         return JSONResponse({"input_tokens": len(prompt.prompt_ids)}, headers=headers)
 
     return router

@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
+from swarm.backends.token_texts import corrected
 from swarm.errors import BadRequest
 from swarm.types import Grammar, GrammarKind
 
@@ -101,41 +102,9 @@ class GrammarCompiler:
         plain.no_truncation()
         try:
             base = LLTokenizer(plain.to_str(), n_vocab=self._vocabulary, eos_token=self._end_id)
-            texts = TokenizerWrapper(_TokenTexts(plain, base))
-            return LLTokenizer(texts, n_vocab=self._vocabulary, eos_token=base.eos_token)
+            return corrected(base, plain.get_added_tokens_decoder())
         except ValueError as error:
             raise BadRequest(f"this model's tokenizer cannot follow grammars: {_one_line(str(error))}") from error
-
-
-class _TokenTexts:
-    """The bytes of every token and a canonical tokenization, in the interface of `llguidance.TokenizerWrapper`.
-
-    By default llguidance treats every added token that looks like a tag as special, so that no text contains it. The
-    tokenizer may call such a token plain, for example <tool_call> of Hermes. Models then write text with it, and
-    grammars must allow it.
-    """
-
-    bos_token_id: int | None = None
-
-    def __init__(self, tokenizer: Tokenizer, base: LLTokenizer) -> None:
-        plain = {
-            token_id: added.content.encode()
-            for token_id, added in tokenizer.get_added_tokens_decoder().items()
-            if not added.special and token_id != base.eos_token
-        }
-        ids = range(base.vocab_size)
-        self.eos_token_id = base.eos_token
-        self.tokens = [plain[each] if each in plain else base.decode_bytes([each]) for each in ids]
-        self.special_token_ids = [each for each in ids if base.is_special_token(each) and each not in plain]
-        self._base = base
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        data = text.encode() if isinstance(text, str) else text
-        token_ids = self._base.tokenize_bytes(data)
-        # A tokenizer that normalizes, or begins a text with a blank, does not return the text it received.
-        if b"".join(self.tokens[each] for each in token_ids) == data:
-            return token_ids
-        return self._base.greedy_tokenize(data.decode(errors="replace"))
 
 
 class Constraint:

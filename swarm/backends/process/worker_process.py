@@ -16,6 +16,7 @@ from typing import Any
 
 from swarm.backends.process.wire import Message, Unpacker, join_deltas, pack, unpack_delta, unpack_error
 from swarm.errors import EngineFailure, SwarmError
+from swarm.processes.child import tail
 from swarm.sampler import EngineLost
 from swarm.types import FinishReason, TokenDelta
 
@@ -27,7 +28,6 @@ LONGEST_SILENCE_S = 300.0
 """A worker with generations and no pending call hangs if it sends nothing for this long: no step takes longer."""
 WATCHES_PER_SILENCE = 20
 READ_BYTES = 2**18
-LOG_TAIL_BYTES = 4096
 
 Delivery = TokenDelta | SwarmError
 
@@ -309,16 +309,5 @@ class _Link:
         if self._closing:
             return "the worker was stopped"
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        last = _last_line(self._log_path)
+        last = "".join(tail(self._log_path).splitlines()[-1:])
         return f"the worker process {how}" + (f"; last line of {self._log_path}: {last}" if last else "")
-
-
-def _last_line(path: Path) -> str:
-    try:
-        with path.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(log.tell() - LOG_TAIL_BYTES, 0))
-            lines = log.read().decode(errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1] if lines else ""

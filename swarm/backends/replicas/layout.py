@@ -70,8 +70,7 @@ class SamplerLimits:
 class ReplicaOrder:
     """Order for one start of a replica, which draws from `seed`. Callers of the replica must send `key`.
 
-    `python` has the sampler. With a `ray_address` the replica runs on that cluster, otherwise beside the server. It
-    returns to its former node `node_id` if that still has free devices.
+    `python` has the sampler. With a `ray_address` the replica runs on that cluster, otherwise beside the server.
     """
 
     ray_address: str | None
@@ -81,7 +80,6 @@ class ReplicaOrder:
     seed: int
     threads: int
     key: str
-    node_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,6 @@ class Replica:
         self._streams: set[PieceStream] = set()
         self._process: GuardedProcess | None = None
         self._server: SamplerServer | None = None
-        self._node_id: str | None = None
         self._turn = asyncio.Lock()
         self._doubt = asyncio.Event()
         self._condemned = asyncio.Event()
@@ -110,7 +109,7 @@ class Replica:
         self.move(ReplicaState.STARTING)
         try:
             async with asyncio.timeout(self._plan.limits.boot_timeout_s):
-                await self._launch(seed)
+                self._process, self._server = await launch(self._plan, self.index, seed)
                 await self._until_ready()
         except TimeoutError:
             await self.end("it did not start in time")
@@ -204,10 +203,6 @@ class Replica:
     async def _until_ended(self) -> None:
         if self._ending is not None:
             await asyncio.shield(self._ending)
-
-    async def _launch(self, seed: int) -> None:
-        launched = await launch(self._plan, self.index, seed, self._node_id)
-        self._process, self._server, self._node_id = launched.process, launched.server, launched.node_id
 
     async def _until_ready(self) -> None:
         assert self._process is not None and self._server is not None

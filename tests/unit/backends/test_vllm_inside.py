@@ -16,6 +16,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer, grammar_from
 from vllm_stand_in import PACKAGE
 
+from swarm.backends import token_texts
 from swarm.backends.replicas.vllm.adapter import INSIDE
 from swarm.model_path import BUNDLED_DIRECTORY
 
@@ -104,6 +105,7 @@ def test_plain_added_tokens_may_spell_text_and_special_ones_may_not(monkeypatch:
 
     original = llguidance.hf.from_tokenizer
     monkeypatch.setattr(llguidance.hf, "from_tokenizer", original)
+    monkeypatch.setitem(sys.modules, "token_texts", token_texts)
     load_inside("swarm_grammars").install()
     load_inside("swarm_grammars").install()
     tokenizer = AutoTokenizer.from_pretrained(BUNDLED_DIRECTORY)

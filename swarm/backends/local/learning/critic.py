@@ -125,10 +125,6 @@ class Critic:
         measured.average(means, weight=float(micro.mask_RL.sum()))
         return loss
 
-    def discard(self) -> None:
-        """Discard the accumulated gradients."""
-        self._optimizer.discard()
-
     def snapshot(self) -> OptimizerSnapshot:
         return self._optimizer.snapshot()
 

@@ -113,20 +113,21 @@ def read_adapter(directory: Path, like: Any) -> dict[str, torch.Tensor]:
 
 def read_base(directory: Path) -> Path:
     """Return where the adapter's base model lay when the checkpoint was written. Raise CheckpointError."""
-    try:
-        return Path(json.loads((directory / BASE_MODEL).read_text(encoding="utf-8"))["directory"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"checkpoint {directory} does not say whose adapter it holds: {BASE_MODEL}") from error
+    return Path(_read_record(directory)["directory"])
 
 
 def verify_base(directory: Path, base: Path) -> None:
     """Raise CheckpointError unless the adapter was trained on the weight files in `base`."""
+    if describe_weights(base) != _read_record(directory)["files"]:
+        raise CheckpointError(f"checkpoint {directory} holds the adapter of another base model than {base}")
+
+
+def _read_record(directory: Path) -> dict[str, Any]:
     try:
-        expected = json.loads((directory / BASE_MODEL).read_text(encoding="utf-8"))["files"]
+        record = json.loads((directory / BASE_MODEL).read_text(encoding="utf-8"))
+        return {"directory": record["directory"], "files": record["files"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"checkpoint {directory} does not say whose adapter it holds: {BASE_MODEL}") from error
-    if describe_weights(base) != expected:
-        raise CheckpointError(f"checkpoint {directory} holds the adapter of another base model than {base}")
 
 
 def describe_weights(base: Path) -> dict[str, dict[str, int | str]]:

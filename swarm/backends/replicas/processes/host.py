@@ -5,7 +5,7 @@ enough free devices, and for an actor there that runs the guard. It is a Ray dri
 ends the actor, and the guard ends the rest. It knows nothing of weights or requests.
 
 Usage: python -m swarm.backends.replicas.processes.host, with a `ReplicaOrder` as JSON in SWARM_REPLICA_ORDER.
-Standard output gets one line: our process id, the replica's base URL, the id of its node. Output of the replica
+Standard output gets one line: our process id, and the replica's base URL. Output of the replica
 goes to standard error. The exit status is the guard's, or 137 if the node or the actor is gone.
 """
 
@@ -58,8 +58,8 @@ class ReplicaHost:
     def __init__(self) -> None:
         self._guard: subprocess.Popen[str] | None = None
 
-    def start(self, order: ReplicaOrder) -> tuple[str, str]:
-        """Return the replica's base URL, and the id of this node. Raise EngineFailure, JobInvalid."""
+    def start(self, order: ReplicaOrder) -> str:
+        """Return the replica's base URL. Raise EngineFailure, JobInvalid."""
         address, directory = get_node_ip_address(), own_directory()
         port = free_port(address)
         try:
@@ -69,7 +69,7 @@ class ReplicaHost:
             shutil.rmtree(directory, ignore_errors=True)
             raise
         host = f"[{address}]" if ":" in address else address
-        return f"http://{host}:{port}", ray.get_runtime_context().get_node_id()
+        return f"http://{host}:{port}"
 
     def wait(self) -> int:
         """Wait for the guard's end, and return its exit status."""
@@ -122,8 +122,8 @@ def main() -> int:
         assert order.ray_address is not None
         check_address(order.ray_address)
         ray.init(address=order.ray_address, log_to_driver=True)
-        host, (base_url, node_id) = _start(order, closed)
-        output.write(f"{os.getpid()} {base_url} {node_id}\n")
+        host, base_url = _start(order, closed)
+        output.write(f"{os.getpid()} {base_url}\n")
         output.flush()
         return _follow(host, closed)
     except _Closed:
@@ -143,8 +143,8 @@ def _await_close(closed: threading.Event) -> None:
     closed.set()
 
 
-def _start(order: ReplicaOrder, closed: threading.Event) -> tuple[Any, tuple[str, str]]:
-    """Return the actor, and where the replica is. Raise _Closed, and the errors of the actor."""
+def _start(order: ReplicaOrder, closed: threading.Event) -> tuple[Any, str]:
+    """Return the actor, and the replica's base URL. Raise _Closed, and the errors of the actor."""
     while True:
         host = _place(order)
         try:
@@ -152,7 +152,6 @@ def _start(order: ReplicaOrder, closed: threading.Event) -> tuple[Any, tuple[str
         except RayActorError as error:
             # Ray still places actors on a lost node until it notices the loss.
             sys.stderr.write(f"the replica's actor died, another is started: {' '.join(str(error).split())[:400]}\n")
-            order = replace(order, node_id=None)
             closed.wait(NEXT_TRY_S)
 
 
@@ -164,11 +163,8 @@ def _place(order: ReplicaOrder) -> Any:
         node_id = _nodes_of_the_trainer(order)[order.index // (layout.replicas // layout.nodes)]
         options["num_cpus"] = 0
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    else:
-        if layout.device == "cuda":
-            options["num_gpus"] = layout.tensor_parallel * layout.data_parallel
-        if order.node_id is not None:
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(order.node_id, soft=True)
+    elif layout.device == "cuda":
+        options["num_gpus"] = layout.tensor_parallel * layout.data_parallel
     return ray.remote(ReplicaHost).options(**options).remote()
 
 

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +23,7 @@ from pydantic import TypeAdapter
 from swarm.backends.replicas.adapter import ReplicaPlan, SamplerAdapter, SamplerServer
 from swarm.backends.replicas.layout import ReplicaOrder
 from swarm.errors import EngineFailure, JobInvalid
+from swarm.processes.child import tail
 from swarm.sampler import EngineLost
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -45,6 +45,7 @@ def check_address(address: str) -> None:
 GUARD: Final = Path(__file__).parent / "guard.py"
 SHARED: Final = "shared"
 GRAMMAR_LIBRARY: Final = "llguidance"
+TOKEN_TEXTS: Final = Path(__file__).parents[2] / "token_texts.py"
 LOOPBACK: Final = "127.0.0.1"
 STOP_GRACE_S: Final = 5.0
 """A sampler has nothing to save; it frees devices and files."""
@@ -93,14 +94,16 @@ def complete_environment(
 def own_directory() -> Path:
     """Return a new directory for the temporary files of one run, which the guard removes.
 
-    It contains the server's own library of grammars for the replica. Every version of the library accepts slightly
-    different languages, and the trainer must find possible every token that the sampler drew.
+    It contains the server's own library of grammars, and the module that corrects it, for the replica. Every version
+    of the library accepts slightly different languages, and the trainer must find possible every token that the sampler
+    drew.
     """
     directory = Path(tempfile.mkdtemp(prefix="swarm-replica-"))
     (directory / SHARED).mkdir()
     spec = importlib.util.find_spec(GRAMMAR_LIBRARY)
     for place in (spec and spec.submodule_search_locations) or ():
         (directory / SHARED / GRAMMAR_LIBRARY).symlink_to(place)
+    (directory / SHARED / TOKEN_TEXTS.name).symlink_to(TOKEN_TEXTS)
     return directory
 
 
@@ -156,10 +159,10 @@ class GuardedProcess:
     ) -> None:
         """Watch a guard whose command runs.
 
-        `first_line` is the guard's first line: the process id of the group leader, and where the command runs.
+        `first_line` is the guard's first line: the process id of the group leader, and on a cluster its base URL.
         """
         self.pid = int(first_line[0])
-        self.place = tuple(first_line[1:])
+        self.base_url = first_line[-1]
         self.exited = asyncio.Event()
         self.exit_status: int | None = None
         self._guard = guard
@@ -272,13 +275,8 @@ async def _end(guard: Process, grace_s: float) -> None:
 
 def last_words(log_path: Path, start: int) -> str:
     """Return the last error in the log after byte `start`, or else its last line."""
-    try:
-        with log_path.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(log.tell() - LOG_TAIL_BYTES, start))
-            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return ""
+    written = log_path.stat().st_size - start if log_path.is_file() else 0
+    lines = [line.strip() for line in tail(log_path, min(written, LOG_TAIL_BYTES)).splitlines() if line.strip()]
     telling = [line for line in lines if any(mark in line for mark in ERROR_MARKS)]
     return (telling or lines or [""])[-1][:LONGEST_REASON]
 
@@ -290,17 +288,8 @@ PLACING_SHARE: Final = 0.8
 """Share of the start time for finding a node: after it, too little time is left to load the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """Replica whose processes have been started. `node_id` is Ray's name of its node; None beside the server."""
-
-    process: GuardedProcess
-    server: SamplerServer
-    node_id: str | None = None
-
-
-async def launch(plan: ReplicaPlan, index: int, seed: int, node_id: str | None) -> Launched:
-    """Start replica `index`, on the node of its last start if the cluster has free devices there.
+async def launch(plan: ReplicaPlan, index: int, seed: int) -> tuple[GuardedProcess, SamplerServer]:
+    """Start the processes of replica `index`.
 
     Raise EngineFailure if it cannot run, EngineLost if no devices become free in time, and JobInvalid.
     """
@@ -312,12 +301,11 @@ async def launch(plan: ReplicaPlan, index: int, seed: int, node_id: str | None) 
         seed,
         plan.limits.threads,
         key=secrets.token_hex(16),
-        node_id=node_id,
     )
     return await (_beside_the_server(plan, order) if plan.ray_address is None else _on_a_node(plan, order))
 
 
-async def _beside_the_server(plan: ReplicaPlan, order: ReplicaOrder) -> Launched:
+async def _beside_the_server(plan: ReplicaPlan, order: ReplicaOrder) -> tuple[GuardedProcess, SamplerServer]:
     port, directory = free_port(), own_directory()
     try:
         environment = complete_environment(plan.adapter, order, os.environ, directory)
@@ -328,10 +316,10 @@ async def _beside_the_server(plan: ReplicaPlan, order: ReplicaOrder) -> Launched
         # Without a guard, nothing else removes the directory.
         shutil.rmtree(directory, ignore_errors=True)
         raise
-    return Launched(process, plan.adapter.connect(f"http://{LOOPBACK}:{port}", order, plan.limits))
+    return process, plan.adapter.connect(f"http://{LOOPBACK}:{port}", order, plan.limits)
 
 
-async def _on_a_node(plan: ReplicaPlan, order: ReplicaOrder) -> Launched:
+async def _on_a_node(plan: ReplicaPlan, order: ReplicaOrder) -> tuple[GuardedProcess, SamplerServer]:
     # In the environment, because every user can read the command line of a process.
     encoded = TypeAdapter(ReplicaOrder).dump_json(order).decode()
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ORDER_VARIABLE: encoded}
@@ -342,8 +330,7 @@ async def _on_a_node(plan: ReplicaPlan, order: ReplicaOrder) -> Launched:
         grace_s=REMOTE_GRACE_S,
         start_limit_s=PLACING_SHARE * plan.limits.boot_timeout_s,
     )
-    base_url, placed_on = process.place
-    return Launched(process, plan.adapter.connect(base_url, order, plan.limits), placed_on)
+    return process, plan.adapter.connect(process.base_url, order, plan.limits)
 
 
 def _log_of(plan: ReplicaPlan, order: ReplicaOrder) -> Path:

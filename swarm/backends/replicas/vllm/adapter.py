@@ -34,54 +34,70 @@ EAGER_ON_CPU: Final = {"TORCHDYNAMO_DISABLE": "1"}
 takes to start."""
 
 
-def build_command(order: ReplicaOrder, *, host: str, port: int) -> list[str]:
-    """Return the command line of vLLM's server. Raise JobInvalid for a flag that a job must not set."""
-    settings, layout = order.settings, order.settings.layout
-    options: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "served_model_name": SERVED_NAME,
-        "dtype": settings.dtype,
-        "max_num_seqs": settings.max_num_seqs,
-        "max_model_len": settings.max_model_len,
-        "seed": order.seed,
-        "tensor_parallel_size": layout.tensor_parallel,
-        # vLLM's own sampling defaults, not those of the model: each request carries its parameters.
-        "generation_config": "vllm",
-        "logprobs_mode": "processed_logprobs",
-        "max_logprobs": MOST_TOP_LOGPROBS,
-        # The grammars of requests are written for this backend, as for the local sampler.
-        "structured_outputs_config": {"backend": "guidance"},
-        "weight_transfer_config": {"backend": settings.transport},
-        "worker_extension_cls": "swarm_weights.Extension",
-        "middleware": "swarm_access.RequireKey",
-        "disable_uvicorn_access_log": True,
-    }
-    if layout.data_parallel > 1:
-        options["data_parallel_size"] = layout.data_parallel
-    if layout.colocated:
-        options["enable_sleep_mode"] = True
-    options |= _checked(settings)
-    vllm = [str(order.python), "-m", "vllm.entrypoints.cli.main", "serve", str(settings.model_directory)]
-    return [*vllm, *_as_arguments(options)]
+MEMORY_SHARE: Final = 0.4
+"""Share of a GPU's memory for vLLM. The trainer's weights and optimizer states need the rest."""
 
 
-def build_environment(order: ReplicaOrder, shared: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of vLLM's processes. `shared` is that of every kind of server."""
-    environment = {
-        **shared,
-        "PYTHONPATH": os.pathsep.join([str(INSIDE), shared["PYTHONPATH"]]),
-        KEY_VARIABLE: order.key,
-        # This enables the routes that pause, update and put to sleep.
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    if allowed := shared.get("VLLM_PLUGINS"):
-        environment["VLLM_PLUGINS"] = f"{allowed},swarm_grammars"
-    if order.settings.layout.device == "cpu":
-        eager = EAGER_ON_CPU if order.settings.flags.get("enforce_eager") else {}
-        return {**CPU_DEFAULTS, **eager, **environment}
-    return environment
+class VllmAdapter:
+    """Implementation of `replicas.adapter.SamplerAdapter` by vLLM."""
+
+    name = NAME
+
+    def check_params(self, params: SamplingParams) -> None:
+        check_params(params)
+
+    def flags_beside_trainer(self, device: Device) -> Mapping[str, Any]:
+        # For a model small enough for a CPU, compiling takes longer than it saves.
+        return {"gpu_memory_utilization": MEMORY_SHARE} if device == "cuda" else {"enforce_eager": True}
+
+    def command(self, order: ReplicaOrder, *, host: str, port: int) -> list[str]:
+        settings, layout = order.settings, order.settings.layout
+        options: dict[str, Any] = {
+            "host": host,
+            "port": port,
+            "served_model_name": SERVED_NAME,
+            "dtype": settings.dtype,
+            "max_num_seqs": settings.max_num_seqs,
+            "max_model_len": settings.max_model_len,
+            "seed": order.seed,
+            "tensor_parallel_size": layout.tensor_parallel,
+            # vLLM's own sampling defaults, not those of the model: each request carries its parameters.
+            "generation_config": "vllm",
+            "logprobs_mode": "processed_logprobs",
+            "max_logprobs": MOST_TOP_LOGPROBS,
+            # The grammars of requests are written for this backend, as for the local sampler.
+            "structured_outputs_config": {"backend": "guidance"},
+            "weight_transfer_config": {"backend": settings.transport},
+            "worker_extension_cls": "swarm_weights.Extension",
+            "middleware": "swarm_access.RequireKey",
+            "disable_uvicorn_access_log": True,
+        }
+        if layout.data_parallel > 1:
+            options["data_parallel_size"] = layout.data_parallel
+        if layout.colocated:
+            options["enable_sleep_mode"] = True
+        options |= _checked(settings)
+        vllm = [str(order.python), "-m", "vllm.entrypoints.cli.main", "serve", str(settings.model_directory)]
+        return [*vllm, *_as_arguments(options)]
+
+    def environment(self, order: ReplicaOrder, shared: Mapping[str, str]) -> dict[str, str]:
+        environment = {
+            **shared,
+            "PYTHONPATH": os.pathsep.join([str(INSIDE), shared["PYTHONPATH"]]),
+            KEY_VARIABLE: order.key,
+            # This enables the routes that pause, update and put to sleep.
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        if allowed := shared.get("VLLM_PLUGINS"):
+            environment["VLLM_PLUGINS"] = f"{allowed},swarm_grammars"
+        if order.settings.layout.device == "cpu":
+            eager = EAGER_ON_CPU if order.settings.flags.get("enforce_eager") else {}
+            return {**CPU_DEFAULTS, **eager, **environment}
+        return environment
+
+    def connect(self, base_url: str, order: ReplicaOrder, limits: SamplerLimits) -> VllmServer:
+        return VllmServer(ReplicaClient(base_url, order.key, NAME), order, limits)
 
 
 def _checked(settings: SamplerSettings) -> dict[str, Any]:
@@ -118,29 +134,3 @@ def _as_arguments(options: Mapping[str, Any]) -> list[str]:
             case _:
                 raise JobInvalid(f"the option {name} of vLLM cannot be {value!r}")
     return arguments
-
-
-MEMORY_SHARE: Final = 0.4
-"""Share of a GPU's memory for vLLM. The trainer's weights and optimizer states need the rest."""
-
-
-class VllmAdapter:
-    """Implementation of `replicas.adapter.SamplerAdapter` by vLLM."""
-
-    name = NAME
-
-    def check_params(self, params: SamplingParams) -> None:
-        check_params(params)
-
-    def flags_beside_trainer(self, device: Device) -> Mapping[str, Any]:
-        # For a model small enough for a CPU, compiling takes longer than it saves.
-        return {"gpu_memory_utilization": MEMORY_SHARE} if device == "cuda" else {"enforce_eager": True}
-
-    def command(self, order: ReplicaOrder, *, host: str, port: int) -> list[str]:
-        return build_command(order, host=host, port=port)
-
-    def environment(self, order: ReplicaOrder, shared: Mapping[str, str]) -> dict[str, str]:
-        return build_environment(order, shared)
-
-    def connect(self, base_url: str, order: ReplicaOrder, limits: SamplerLimits) -> VllmServer:
-        return VllmServer(ReplicaClient(base_url, order.key, NAME), order, limits)

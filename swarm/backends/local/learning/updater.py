@@ -219,18 +219,8 @@ class MiniBatchUpdater:
     ) -> Iterator[tuple[Sequence[int], MicroBatch]]:
         """Yield the rows numbered `chosen` in parts: numbers and tensors of each."""
         plan = None if self._sharing is None else self._sharing.plan(rows, chosen, max_tokens)
-        apart = chosen if plan is None else []
-        for numbers in [] if plan is None else plan.microbatches:
-            micro = collate(rows, numbers, advantages_EL, self._device, shared=True)
-            if self._sharing is None or self._sharing.accepts(rows, numbers, micro, self._logprobs):
-                yield numbers, micro
-            else:
-                apart = [*apart, *numbers]
-        for numbers in plan_microbatches(rows, apart, max_tokens):
-            yield numbers, collate(rows, numbers, advantages_EL, self._device)
-
-    def _logprobs(self, micro: MicroBatch) -> torch.Tensor:
-        return self._policy(micro).logprobs_N
+        for numbers in plan_microbatches(rows, chosen, max_tokens) if plan is None else plan.microbatches:
+            yield numbers, collate(rows, numbers, advantages_EL, self._device, shared=plan is not None)
 
     def _trained(self, step: StepInput, chosen: Sequence[int]) -> list[int]:
         """Return the chosen rows that go through the forward pass."""

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from swarm.backends.local.learning.microbatches import MicroBatch, collate, plan_microbatches
+from swarm.backends.local.learning.microbatches import MicroBatch, plan_microbatches
 from swarm.backends.local.learning.sharing.attention import attention_along, lay_out_for
-from swarm.backends.local.learning.sharing.tree import SampleShape, TokenTree, build_tree
+from swarm.backends.local.learning.sharing.tree import TokenTree, build_tree
 from swarm.backends.local.model.computing import PLAIN_ATTENTION
 from swarm.errors import SwarmError
 from swarm.trainer.description import Meter
@@ -164,7 +164,9 @@ logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-3
 """Largest difference of log-probabilities. Attention to a wrong token differs by far more, rounding by far less."""
-TOLERANCE_HALF = 0.5
+TOLERANCE_HALF = 0.25
+PROBE_TRUNK, PROBE_SAMPLES = 64, 6
+"""Tokens that all samples of the probe share, and their number: large enough for every kind of call along a tree."""
 FULL_ATTENTION = "full_attention"
 
 
@@ -174,9 +176,8 @@ class Fallback(StrEnum):
     LAYERS = "layers"
     """The model has layers of another kind than full attention, such as a sliding window."""
     ATTENTION = "attention"
-    """The model's attention cannot compute a tree: it has another implementation, or is more than a masked softmax."""
-    MISMATCH = "mismatch"
-    """The log-probabilities differed from those of a plain pass."""
+    """The model's attention cannot compute a tree: it has another implementation, is more than a masked softmax, or
+    gives other log-probabilities than plain passes."""
 
 
 class PrefixSharing:
@@ -186,9 +187,6 @@ class PrefixSharing:
         """Set the model. Trees are used if separate rows have `smallest_gain` times as many tokens, with padding."""
         self._smallest_gain = smallest_gain
         self._unable = _find_obstacle(module)
-        self._tolerance = _tolerance(module)
-        self._right: set[SampleShape] = set()
-        self._wrong: set[SampleShape] = set()
         self._meter = Meter()
 
     def report_to(self, meter: Meter) -> None:
@@ -213,51 +211,10 @@ class PrefixSharing:
         if padded < self._smallest_gain * plan.tokens:
             return None
         if self._unable is not None:
-            self._fall_back(self._unable)
+            self._meter.count("sharing/fallbacks")
+            self._meter.count(f"sharing/fallbacks/{self._unable}")
             return None
         return plan
-
-    def accepts(self, rows: Sequence[Row], numbers: Sequence[int], shared: MicroBatch, score: Score) -> bool:
-        """Return whether the microbatch of the rows numbered `numbers` may be computed as a tree.
-
-        It is scored only if some sample has a new shape. For each new shape, the row of one such sample is compared
-        with a plain pass.
-        """
-        assert shared.tree is not None
-        new = shared.tree.shapes.keys() - self._right
-        agree = not new & self._wrong and (not new or self._compare(rows, numbers, shared, new, score))
-        (self._right if agree else self._wrong).update(new)
-        if not agree:
-            self._fall_back(Fallback.MISMATCH)
-        return agree
-
-    @torch.no_grad()
-    def _compare(
-        self, rows: Sequence[Row], numbers: Sequence[int], shared: MicroBatch, new: Set[SampleShape], score: Score
-    ) -> bool:
-        assert shared.tree is not None
-        line_of_sample = [line for line, number in enumerate(numbers) for _ in rows[number].samples]
-        lines = sorted({line_of_sample[shared.tree.shapes[shape]] for shape in new})
-        picked = [numbers[line] for line in lines]
-        plain = collate(rows, picked, torch.zeros(len(rows), shared.mask_RL.shape[1]), shared.mask_RL.device)
-        expected_RL = plain.spread(score(plain))
-        found_RL = shared.spread(score(shared))[lines, : expected_RL.shape[1]]
-        if torch.allclose(found_RL, expected_RL, rtol=0.0, atol=self._tolerance, equal_nan=True):
-            return True
-        logger.warning(
-            "prefixes are not shared in samples of %d shapes: logprobs are off by up to %.2g",
-            len(new),
-            (found_RL - expected_RL).abs().max().item(),
-        )
-        return False
-
-    def _fall_back(self, reason: Fallback) -> None:
-        self._meter.count("sharing/fallbacks")
-        self._meter.count(f"sharing/fallbacks/{reason}")
-
-
-Score = Callable[[MicroBatch], torch.Tensor]
-"""The logprobs of a microbatch's trained tokens, [N]."""
 
 
 def _find_obstacle(module: torch.nn.Module) -> Fallback | None:
@@ -273,19 +230,22 @@ def _find_obstacle(module: torch.nn.Module) -> Fallback | None:
     if getattr(text, "_attn_implementation", None) != PLAIN_ATTENTION:
         return Fallback.ATTENTION
     try:
-        gap = _try(module, text.vocab_size)
+        gap = _try(module, text)
     except (SwarmError, TypeError, ValueError, RuntimeError, AttributeError, LookupError) as error:
         logger.info("%s computes no token trees: %s: %s", type(module).__name__, type(error).__name__, error)
         return Fallback.ATTENTION
-    return None if gap <= _tolerance(module) else Fallback.ATTENTION
+    tolerance = TOLERANCE if next(module.parameters()).dtype == torch.float32 else TOLERANCE_HALF
+    if gap <= tolerance:
+        return None
+    logger.warning("%s computes no token trees: logprobs are off by up to %.2g", type(module).__name__, gap)
+    return Fallback.ATTENTION
 
 
 @torch.no_grad()
-def _try(module: torch.nn.Module, vocabulary: int) -> float:
-    """Return the largest difference in log-probability between two samples as a tree and alone."""
+def _try(module: torch.nn.Module, text: Any) -> float:
+    """Return the largest expected difference in log-probability of a token between samples as a tree and alone."""
     device = next(module.parameters()).device
-    common = [7 * place % vocabulary for place in range(4)]
-    samples = [np.asarray([*common, *end]) % vocabulary for end in ([3, 11, 5], [8, 2])]
+    samples = _probe_samples(text.vocab_size, text.max_position_embeddings)
     tree = build_tree(samples)
     ids = torch.from_numpy(tree.token_ids_P)[None].to(device)
     with attention_along(module, lay_out_for(tree, device)) as along:
@@ -293,10 +253,17 @@ def _try(module: torch.nn.Module, vocabulary: int) -> float:
     gap = 0.0
     for path, sample in zip(tree.paths, samples, strict=True):
         alone = module(input_ids=torch.from_numpy(sample)[None].to(device), use_cache=False).logits[0]
+        expected = torch.log_softmax(alone.float(), -1)
         found = torch.log_softmax(logits[torch.from_numpy(path.places_T).to(device)].float(), -1)
-        gap = max(gap, (found - torch.log_softmax(alone.float(), -1)).abs().max().item())
+        gap = max(gap, (expected.exp() * (found - expected).abs()).sum(-1).max().item())
     return gap
 
 
-def _tolerance(module: torch.nn.Module) -> float:
-    return TOLERANCE if next(module.parameters()).dtype == torch.float32 else TOLERANCE_HALF
+def _probe_samples(vocabulary: int, longest: int) -> list[IntArray]:
+    """Return samples of different length that share a trunk, and in pairs some tokens more."""
+    trunk = [7 * place for place in range(min(PROBE_TRUNK, longest // 2))]
+    branches = [[11 * (number // 2) + place for place in range(4)] for number in range(PROBE_SAMPLES)]
+    ends = [[3 * number + place for place in range(1 + 5 * number)] for number in range(PROBE_SAMPLES)]
+    return [
+        np.asarray([*trunk, *branch, *end])[:longest] % vocabulary for branch, end in zip(branches, ends, strict=True)
+    ]

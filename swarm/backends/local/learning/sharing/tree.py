@@ -100,19 +100,6 @@ LEAST_KEYS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class SampleShape:
-    """Size classes of one sample: class n stands for at most 2^n.
-
-    `own` classifies the tokens that the sample adds to the tree, and `path` its whole path. `gathered` classifies the
-    other keys that are gathered for it, and is 0 if there are none.
-    """
-
-    own: int
-    path: int
-    gathered: int
-
-
-@dataclass(frozen=True, slots=True)
 class Block:
     """Samples of similar size, whose attention is one call.
 
@@ -145,14 +132,13 @@ class TreeLayout:
 
     Each token is a query of one block. It attends to the keys that are visible there, and to all shared keys whose
     range of queries includes it. The outputs of the blocks, one after another, have the output of token p at
-    `outputs_P[p]`, or at p if this is None. `shapes` maps the shape of every sample to the number of one such sample.
+    `outputs_P[p]`, or at p if this is None.
     """
 
     positions_P: Tensor
     blocks: tuple[Block, ...]
     shared_keys: tuple[SharedKeys, ...]
     outputs_P: Tensor | None
-    shapes: dict[SampleShape, int]
 
     def with_additive_masks(self, dtype: torch.dtype) -> TreeLayout:
         """Return the layout with `visible_SQK` as kernels take it: 0 for a visible key, otherwise minus infinity."""
@@ -167,15 +153,12 @@ def lay_out(tree: TokenTree, device: torch.device, *, least_keys: int | None = L
     cannot join parts.
     """
     shared, gathered = _divide(tree, least_keys)
-    shapes: dict[SampleShape, int] = {}
     chosen: dict[tuple[int, int], list[int]] = {}
     for number in tree.order:
         path = tree.paths[number]
         if path.own:
             keys = len(gathered[number])
-            shape = SampleShape(_class(path.own), _class(path.length), _class(keys) if keys else 0)
-            shapes.setdefault(shape, number)
-            chosen.setdefault((shape.own, shape.gathered), []).append(number)
+            chosen.setdefault((_class(path.own), _class(keys) if keys else 0), []).append(number)
     outputs_P = np.zeros(tree.tokens, dtype=np.int64)
     blocks: list[Block] = []
     begin = 0
@@ -193,7 +176,6 @@ def lay_out(tree: TokenTree, device: torch.device, *, least_keys: int | None = L
         blocks=tuple(blocks),
         shared_keys=tuple(shared),
         outputs_P=None if is_in_order else torch.from_numpy(outputs_P).to(device),
-        shapes=shapes,
     )
 
 
@@ -235,6 +217,7 @@ def _common_beginnings(starts: Sequence[int]) -> Iterator[tuple[int, int, int, i
 
 
 def _class(length: int) -> int:
+    """Return the size class of a length: class n stands for at most 2^n."""
     return max(SMALLEST_CLASS, (length - 1).bit_length())
 
 

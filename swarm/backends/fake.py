@@ -7,25 +7,29 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from swarm.backends.stopping import EndRule
 from swarm.backends.waits import first_of
-from swarm.errors import CheckpointError, ContextLengthExceeded, EngineFailure, WeightsNotFinite
+from swarm.errors import ContextLengthExceeded, EngineFailure, WeightsNotFinite
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.sampler import EngineLost, SamplerInfo
-from swarm.trainer.checkpoint_files import MANIFEST, describe_file
+from swarm.trainer.checkpoint_files import (
+    CheckpointInfo,
+    describe_file,
+    info_of,
+    read_checkpoint_manifest,
+    written_checkpoint,
+)
 from swarm.types import FinishReason, SamplingParams, StepReport, TokenDelta, TrainBatch, WeightVersion
 
 CONTEXT_LENGTH = 4096
@@ -257,35 +261,19 @@ class FakeTrainer:
         )
 
     async def save(self, directory: Path) -> None:
-        state = {"step": self._step, "weight_version": self._sampler.weight_version}
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            _write_whole(directory / STATE_FILE, state)
-            files = {STATE_FILE: describe_file(directory / STATE_FILE)}
-            job = self._job.resolve().model_dump(mode="json")
-            _write_whole(directory / MANIFEST, {"format": FORMAT, **state, "job": job, "files": files})
-        except OSError as error:
-            raise CheckpointError(f"{directory}: cannot be written: {error.strerror}") from error
+        info = CheckpointInfo(self._step, self._sampler.weight_version)
+        manifest = {"format": FORMAT, "job": self._job.resolve().model_dump(mode="json")}
+        with written_checkpoint(directory, info, manifest, describe=describe_file, failures=()) as draft:
+            (draft / STATE_FILE).write_text(json.dumps(asdict(info)), encoding="utf-8")
 
     async def load(self, directory: Path) -> WeightVersion:
-        path = directory / STATE_FILE
-        try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-            step, version = int(state["step"]), int(state["weight_version"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path}: not a checkpoint of the fake trainer: {error}") from error
+        info = info_of(directory, read_checkpoint_manifest(directory, FORMAT))
         async with self._sampler.weight_change():
-            self._step, self._sampler.weight_version = step, version
+            self._step, self._sampler.weight_version = info.step, info.weight_version
         return self._version()
 
     def _version(self) -> WeightVersion:
         return WeightVersion(version=self._sampler.weight_version, step=self._step, published_at=time.time())
-
-
-def _write_whole(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(content), encoding="utf-8")
-    os.replace(partial, path)
 
 
 def _centred_rewards(batch: TrainBatch) -> dict[str, float]:

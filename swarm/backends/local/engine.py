@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -23,16 +22,6 @@ CHECKPOINT_TIMEOUT_S = 600.0
 """Time to write or read the largest model that fits on one machine, on a slow disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalLimits:
-    """Limits that the server sets for the worker."""
-
-    max_running_requests: int
-    torch_threads: int | None
-    max_torch_threads: int | None
-    boot_timeout_s: float
-
-
 class LocalSampler:
     """Implementation of `swarm.sampler.Sampler` on a worker process shared with the trainer.
 
@@ -45,7 +34,7 @@ class LocalSampler:
         self,
         worker: WorkerProcess,
         job: TrainJob,
-        limits: LocalLimits,
+        config: ServerConfig,
         sampling_seed: Callable[[], Sequence[int]] | None = None,
     ) -> None:
         """Create the sampler of a job.
@@ -54,7 +43,7 @@ class LocalSampler:
         """
         self.worker = worker
         self._job = job
-        self._limits = limits
+        self._config = config
         self._sampling_seed = sampling_seed or (lambda: [job.seed])
         self._info: SamplerInfo | None = None
 
@@ -64,10 +53,12 @@ class LocalSampler:
         args = {
             "directory": str(directory),
             "job": self._job.model_dump_json(),
-            "limits": self._limits,
+            "max_running_requests": self._config.max_running_requests,
+            "torch_threads": self._config.torch_threads,
+            "max_torch_threads": self._config.max_torch_threads,
             "sampling_seed": list(self._sampling_seed()),
         }
-        answer = await self.worker.call("load", args, timeout_s=self._limits.boot_timeout_s)
+        answer = await self.worker.call("load", args, timeout_s=self._config.boot_limit_s("local"))
         self._info = msgspec.convert(answer, SamplerInfo)
         return self._info
 
@@ -113,11 +104,5 @@ def build_local(
     sampling_seed: Callable[[], Sequence[int]] | None = None,
 ) -> tuple[LocalSampler, ProcessTrainer]:
     """Return sampler and trainer of one job on a worker that outlives them. The caller stops the worker."""
-    limits = LocalLimits(
-        max_running_requests=config.max_running_requests,
-        torch_threads=config.torch_threads,
-        max_torch_threads=config.max_torch_threads,
-        boot_timeout_s=config.boot_limit_s("local"),
-    )
     trainer = ProcessTrainer(worker, train_timeout_s=config.train_timeout_s, checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S)
-    return LocalSampler(worker, job, limits, sampling_seed), trainer
+    return LocalSampler(worker, job, config, sampling_seed), trainer

@@ -157,7 +157,6 @@ class Worker:
     def _load(self, call_id: int, args: Any) -> SamplerInfo:
         self._unload(call_id, None)
         job = TrainJob.model_validate_json(args["job"]).resolve()
-        limits = args["limits"]
         torch.manual_seed(job.seed)
         device = "cuda" if job.n_gpu else "cpu"
         model = load_model(
@@ -167,12 +166,12 @@ class Worker:
             dtype=job.dtype,
             lora=job if job.lora_rank else None,
         )
-        asked, at_most = limits["torch_threads"], limits["max_torch_threads"]
+        asked, at_most = args["torch_threads"], args["max_torch_threads"]
         torch.set_num_threads(asked or choose_threads(model.parameters, at_most))
         grammars = GrammarCompiler(model.tokenizer, model.vocabulary, model.stop_ids)
         sampler = BatchSampler(
             model.module,
-            BatchingLimits(model.context_length, model.vocabulary, limits["max_running_requests"]),
+            BatchingLimits(model.context_length, model.vocabulary, args["max_running_requests"]),
             model.stop_ids,
             model.decode,
             seed=args["sampling_seed"],

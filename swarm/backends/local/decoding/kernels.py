@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
@@ -45,7 +45,6 @@ LEAST_PRODUCTS = 2**19
 """Multiplications of a call, below which the call of oneDNN costs more than it saves."""
 FREE_PER_COPY = 4
 """Copies are made only if this many times their memory is free."""
-MEMORY = Path("/proc/meminfo")
 
 Forward = Callable[[Tensor], Tensor]
 
@@ -56,12 +55,10 @@ class PackedLinears:
     No copies are made if oneDNN does not support the module or memory is scarce. Passes then run as usual.
     """
 
-    def __init__(self, module: torch.nn.Module, memory: Path = MEMORY) -> None:
-        """Copy the weights. `memory` is the file in which Linux reports free memory."""
+    def __init__(self, module: torch.nn.Module) -> None:
         layers = [layer for layer in module.modules() if isinstance(layer, torch.nn.Linear) and _can_pack(layer)]
-        available = _available_bytes(memory)
         needed = FREE_PER_COPY * sum(layer.weight.nbytes for layer in layers)
-        is_scarce = available is not None and available < needed
+        is_scarce = psutil.virtual_memory().available < needed
         self._forwards: list[tuple[torch.nn.Linear, Forward]] = (
             [] if is_scarce else [(layer, _packed_forward(layer)) for layer in layers]
         )
@@ -77,15 +74,6 @@ class PackedLinears:
         finally:
             for layer, _ in self._forwards:
                 del layer.__dict__["forward"]
-
-
-def _available_bytes(memory: Path) -> int | None:
-    """Return the available memory in bytes, or None if the system does not report it."""
-    try:
-        lines = memory.read_text(encoding="ascii").splitlines()
-        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
-    except (OSError, ValueError):
-        return None
 
 
 def _can_pack(layer: torch.nn.Linear) -> bool:

@@ -1,6 +1,6 @@
 """One training step on a complete batch: advantages, then minibatch updates, all or nothing; and checkpoints."""
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from transformers.utils import logging as transformers_logging
 
-from swarm.backends.local.learning.checkpoint import (
-    CheckpointInfo,
-    Pretrained,
-    read_checkpoint,
-    read_weights,
-    write_checkpoint,
-)
 from swarm.backends.local.learning.critic import Critic, ValueTargets
 from swarm.backends.local.learning.losses import RolloutCorrection
 from swarm.backends.local.learning.microbatches import FollowedBatch, GrammarFollower
@@ -28,13 +23,25 @@ from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
 from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
 from swarm.backends.local.model.adapter import AdapterFiles, adapter_weights, read_adapter
+from swarm.errors import CheckpointError
 from swarm.job import TrainJob
 from swarm.live_settings import with_settings
 from swarm.trainer.advantages import compute_advantages, compute_critic_advantages
+from swarm.trainer.checkpoint_files import (
+    CheckpointInfo,
+    fingerprint,
+    info_of,
+    one_line,
+    read_checkpoint_manifest,
+    written_checkpoint,
+)
 from swarm.trainer.description import Meter, describe_batch, describe_values, mean_advantages
 from swarm.trainer.schedule import draw_minibatches, learning_rate, step_generator
 from swarm.trainer.token_rows import Row, build_rows
 from swarm.types import TrainBatch
+
+TRAINER_STATE = "trainer_state.pt"
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +147,22 @@ class Learner:
         for number, chosen in enumerate(minibatches):
             self._updater.run(step, chosen, meter, on_policy=number == 0)
 
-    def save(self, directory: Path, *, step: int, weight_version: int, tokenizer: Pretrained | None) -> None:
+    def save(self, directory: Path, *, step: int, weight_version: int, tokenizer: Any) -> None:
         """Write a checkpoint atomically. Raise CheckpointError and leave the old checkpoint unchanged.
 
-        The checkpoint of an adapter needs no tokenizer.
+        `tokenizer` is a Hugging Face one, or None: the checkpoint of an adapter needs none.
         """
-        write_checkpoint(
-            directory,
-            info=CheckpointInfo(step=step, weight_version=weight_version),
-            job=self._job.model_dump(mode="json"),
-            model=AdapterFiles(self._module) if self._job.lora_rank else cast(Pretrained, self._module),
-            tokenizer=tokenizer,
-            trainer_state={
-                "steps_done": self._steps_done,
-                "optimizer": self._optimizer.state(),
-                **({} if self._critic is None else {"critic": self._critic.state()}),
-            },
-        )
+        state: dict[str, Any] = {"steps_done": self._steps_done, "optimizer": self._optimizer.state()}
+        if self._critic is not None:
+            state["critic"] = self._critic.state()
+        manifest = {"format": FORMAT, "job": self._job.model_dump(mode="json")}
+        info, failures = CheckpointInfo(step=step, weight_version=weight_version), (RuntimeError, SafetensorError)
+        model: Any = AdapterFiles(self._module) if self._job.lora_rank else self._module
+        with written_checkpoint(directory, info, manifest, describe=fingerprint, failures=failures) as draft:
+            model.save_pretrained(str(draft))
+            if tokenizer is not None:
+                tokenizer.save_pretrained(str(draft))
+            torch.save(state, draft / TRAINER_STATE)
 
     def load(self, directory: Path) -> CheckpointInfo:
         """Restore weights and optimizer in place. Raise CheckpointError before anything changes."""
@@ -214,3 +220,32 @@ def _describe_critic(rows: Sequence[Row], targets: ValueTargets, advantages_EL: 
     tokens_E = torch.tensor([row.tokens for row in rows])
     mask_EL = torch.arange(advantages_EL.shape[1])[None] < tokens_E[:, None]
     return describe_values(targets.values_EL, advantages_EL, targets.returns_EL, mask_EL)
+
+
+def read_checkpoint(directory: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
+    """Return the step and trainer state of a checkpoint with intact files. Raise CheckpointError."""
+    info = info_of(directory, read_checkpoint_manifest(directory, FORMAT))
+    try:
+        state = torch.load(directory / TRAINER_STATE, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {directory} cannot be read: {one_line(error)}") from error
+    return info, state
+
+
+def read_weights(directory: Path, like: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return parameters by name, on the CPU, in the dtype and shapes of `like`, a Hugging Face model.
+
+    Raise CheckpointError if they belong to another model.
+    """
+    expected = dict(like.named_parameters())
+    dtype = next(iter(expected.values())).dtype
+    transformers_logging.disable_progress_bar()
+    try:
+        stored = type(like).from_pretrained(directory, dtype=dtype, local_files_only=True)  # type: ignore[attr-defined]
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {directory} cannot be loaded: {one_line(error)}") from error
+    weights = {name: weight.detach() for name, weight in stored.named_parameters()}
+    shapes = {name: weight.shape for name, weight in weights.items()}
+    if shapes != {name: weight.shape for name, weight in expected.items()}:
+        raise CheckpointError(f"checkpoint {directory} is of another model: parameter names or shapes differ")
+    return weights

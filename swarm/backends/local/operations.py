@@ -21,9 +21,9 @@ from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
 from swarm.backends.local.model.computing import computing_with
 from swarm.backends.local.model.loading import LoadedModel, load_model
 from swarm.backends.local.pacing import Gathering, TokenDelivery
-from swarm.backends.process.wire import Inbox, Message, pack_error, unpack_batch
+from swarm.backends.process.wire import Inbox, Message, attempt, pack_error, unpack_batch
 from swarm.backends.threads import choose_threads, choose_training_threads
-from swarm.errors import EngineFailure, SwarmError
+from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.processes.imports import collector_paused
 from swarm.sampler import SamplerInfo
@@ -121,23 +121,13 @@ class Worker:
         if has_answer:
             # The operation may take long, or change the weights.
             self._delivery.flush()
-        answer = self._attempt(message)
+        op = self._operations[message["op"]]
+        answer = attempt(message["op"], lambda: op(message["id"], message["args"]))
         if has_answer:
             # Before the answer, at which a sampler on the same GPU wakes up: torch keeps what the operation has freed.
             torch.cuda.empty_cache()
         if has_answer or "error" in answer:
             self._send({"id": message["id"], **answer})
-
-    def _attempt(self, message: Message) -> Message:
-        try:
-            return {"result": self._operations[message["op"]](message["id"], message["args"])}
-        except SwarmError as error:
-            return {"error": pack_error(error)}
-        except Exception as error:
-            # The boundary of the process: the parent learns the reason, the log keeps the traceback.
-            logger.exception("operation %s failed", message["op"])
-            failure = EngineFailure(f"{message['op']} failed: {type(error).__name__}: {error}")
-            return {"error": pack_error(failure)}
 
     def _sample(self, sampler: BatchSampler) -> None:
         is_waiting = self._gathering.wait_s(sampler.waiting) > 0

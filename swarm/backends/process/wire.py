@@ -21,12 +21,16 @@ from typing import Any
 
 import msgspec
 
-from swarm.errors import SwarmError, error_class
+from swarm.errors import EngineFailure, SwarmError, error_class
 from swarm.types import FinishReason, TokenDelta, TrainBatch
 
 LENGTH_BYTES = 8
 LARGEST_MESSAGE = 2**40
 """Bytes. A larger length is no length: the sender does not follow the protocol."""
+
+LONGEST_REASON = 300
+
+logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 
@@ -73,6 +77,19 @@ def pack_error(error: SwarmError) -> list[str | None]:
 def unpack_error(packed: list[Any]) -> SwarmError:
     code, message, param = packed
     return error_class(code)(message, param=param)
+
+
+def attempt(op: str, carry_out: Callable[[], Any]) -> Message:
+    """Return the result or the error of an operation, as the answer to its call."""
+    try:
+        return {"result": carry_out()}
+    except SwarmError as error:
+        return {"error": pack_error(error)}
+    except Exception as error:
+        # The boundary of the process: the parent learns the reason, the log keeps the traceback.
+        logger.exception("operation %s failed", op)
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        return {"error": pack_error(EngineFailure(f"{op} failed: {type(error).__name__}: {reason}"))}
 
 
 def pack_batch(batch: TrainBatch) -> bytes:

@@ -126,6 +126,11 @@ class Replica:
         stream.begin(server, request)
         return stream
 
+    def break_off(self, reason: str) -> None:
+        """Fail the running completions with EngineLost."""
+        for stream in list(self._streams):
+            stream.fail(EngineLost(reason))
+
     async def take(self, source: WeightSource) -> None:
         """Sample with these weights from now on. Running requests pause meanwhile and continue with them.
 
@@ -190,8 +195,7 @@ class Replica:
         """
         self._reason = self._reason or reason
         self.move(ReplicaState.ENDED)
-        for stream in list(self._streams):
-            stream.fail(EngineLost(f"{self.label}: {self._reason}"))
+        self.break_off(f"{self.label}: {self._reason}")
         process, self._process = self._process, None
         server, self._server = self._server, None
         if process is not None and not in_order:

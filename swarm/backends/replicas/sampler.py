@@ -133,7 +133,7 @@ class ReplicaSampler:
                 _raise_if_final(error, generation, running.survivors(broken[:-1]), self._adapter.name)
                 logger.info("request %s goes on elsewhere: %s", request_id, error.message)
             finally:
-                await running.close(stream)
+                await stream.close()
 
     async def _boot(self) -> _Running:
         directory = self._plan.settings.model_directory
@@ -175,7 +175,6 @@ class _Running:
         self.context_length = context_length
         self.ended = False
         self._grammars = GrammarCompiler(facts.tokenizer, facts.vocabulary, facts.stop_ids)
-        self._streams: set[PieceStream] = set()
 
     def start_constraint(self, params: SamplingParams) -> Constraint | None:
         """Return a constraint, only for models without an end token. Raise BadRequest for an invalid grammar."""
@@ -186,8 +185,8 @@ class _Running:
     def end_generations(self) -> None:
         """End all running generations with `abort`."""
         self.ended = True
-        for stream in self._streams:
-            stream.fail(EngineLost("the engine was stopped"))
+        for replica in self.pool.replicas:
+            replica.break_off("the engine was stopped")
         self.pool.notify()
 
     async def open(self, generation: Generation) -> PieceStream | None:
@@ -198,15 +197,9 @@ class _Running:
         while not self.ended:
             replica = self.pool.choose(generation.sequence)
             if replica is not None:
-                stream = replica.open(generation.next_request())
-                self._streams.add(stream)
-                return stream
+                return replica.open(generation.next_request())
             await self.pool.change()
         return None
-
-    async def close(self, stream: PieceStream) -> None:
-        self._streams.discard(stream)
-        await stream.close()
 
     def doubt(self, stream: PieceStream) -> int | None:
         """Check the replica of a broken stream. Return its process id, or None if the process is gone."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
-from constrained_rollouts import NEXT, OTHER_END, PERSON, TOOL_CALL, Sampled, make_batch, make_turn
+from constrained_rollouts import NEXT, OTHER_END, PERSON, TOOL_CALL, Sampled, make_batch
+from turns import plain_turn
 
 from swarm.backends.local.engine import LocalSampler, build_local, build_worker
 from swarm.backends.pairing import ProcessTrainer
@@ -158,7 +159,19 @@ async def play(sampler: LocalSampler, number: int, turns_params: Sequence[Sampli
         parent = None if index in (0, len(turns_params) - 1) else index - 1
         prompt = PROMPT if parent is None else [*prompt, *turns[-1].output_ids_T, *NEXT]
         found = await sampled(sampler, prompt, params)
-        turns.append(make_turn(f"episode-{number}", index, prompt, params, found, parent))
+        turns.append(
+            plain_turn(
+                index,
+                prompt,
+                found.token_ids,
+                episode_id=f"episode-{number}",
+                logprobs_T=tuple(found.logprobs),
+                weight_versions_T=tuple(found.versions),
+                finish_reason=found.finish,
+                params=params,
+                parent=parent,
+            )
+        )
     return turns
 
 

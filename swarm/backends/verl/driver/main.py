@@ -8,11 +8,10 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from swarm.backends.process.wire import Inbox, Message, open_pipes, pack_error
+from swarm.backends.process.wire import Inbox, Message, attempt, open_pipes
 from swarm.backends.verl.driver.reaper import start_reaper
-from swarm.errors import EngineFailure, SwarmError
 from swarm.sampler import EngineLost
 
 if TYPE_CHECKING:
@@ -50,24 +49,19 @@ def main() -> None:
 
 
 def _answer(operations: Operations, message: Mapping[str, Any]) -> Message:
-    call_id: int = message["id"]
-    try:
-        return {"id": call_id, "result": operations.carry_out(message["op"], message["args"])}
-    except EngineLost as error:
-        # The state of this process is unknown: the parent starts another driver.
-        _die(error.message)
-        raise
-    except SwarmError as error:
-        return {"id": call_id, "error": pack_error(error)}
-    except Exception as error:
-        # The boundary of the process: the parent learns the reason, the log keeps the traceback.
-        logger.exception("operation %s failed", message["op"])
-        reason = " ".join(str(error).split())[:300]
-        failure = EngineFailure(f"{message['op']} failed: {type(error).__name__}: {reason}")
-        return {"id": call_id, "error": pack_error(failure)}
+    op: str = message["op"]
+
+    def carry_out() -> Any:
+        try:
+            return operations.carry_out(op, message["args"])
+        except EngineLost as error:
+            # The state of this process is unknown: the parent starts another driver.
+            _die(error.message)
+
+    return {"id": message["id"], **attempt(op, carry_out)}
 
 
-def _die(reason: str) -> None:
+def _die(reason: str) -> NoReturn:
     """End at once, with all started processes. The parent reads the reason in the last line of the log."""
     logger.error("%s", reason)
     sys.stderr.flush()

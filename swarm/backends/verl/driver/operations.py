@@ -37,22 +37,14 @@ from swarm.trainer.token_rows import Row, build_rows
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenArguments:
-    """Arguments with which the server opens a job. `shm` is the directory for new weights."""
-
-    job: TrainJob
-    model: Path
-    home: Path
-    shm: Path
-    ray_address: str | None
-
-
 @dataclass(slots=True)
 class _Session:
-    """One built trainer. `step` and `weight_version` belong to its current weights."""
+    """One built trainer of the job that was opened with `arguments`, which `_open` describes.
 
-    arguments: OpenArguments
+    `step` and `weight_version` belong to the current weights.
+    """
+
+    arguments: Mapping[str, Any]
     settings: VerlSettings
     trainer: SteppedTrainer
     step: int = 0
@@ -91,33 +83,28 @@ class Operations:
         if self._cluster is not None:
             self._cluster.end()
         if session is not None:
-            shutil.rmtree(session.arguments.shm, ignore_errors=True)
+            shutil.rmtree(session.arguments["shm"], ignore_errors=True)
 
     def _open(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Build the trainer of a job; if it is built already, bring it back to the base model.
 
-        After an exception the driver cannot be used any more.
+        The arguments are the `job` as JSON, the paths `model`, `home` and `shm`, which is for new weights, and
+        `ray_address`. After an exception the driver cannot be used any more.
         """
-        arguments = OpenArguments(
-            job=TrainJob.model_validate_json(args["job"]).resolve(),
-            model=Path(args["model"]),
-            home=Path(args["home"]),
-            shm=Path(args["shm"]),
-            ray_address=args["ray_address"],
-        )
         session = self._session
-        if session is not None and session.arguments == arguments:
+        if session is not None and session.arguments == args:
             session.trainer.restore_base()
             session.step = session.weight_version = 0
         elif session is not None:
             raise EngineLost("the driver was opened for another job: it must be started anew")
         else:
-            session = self._build(arguments)
-        _empty(arguments.shm)
+            session = self._build(args)
+        _empty(Path(args["shm"]))
         return {"ranks": session.settings.ranks, "device": session.settings.device}
 
-    def _build(self, arguments: OpenArguments) -> _Session:
-        settings = merge_settings(arguments.job, arguments.model)
+    def _build(self, arguments: Mapping[str, Any]) -> _Session:
+        job, ray_address = TrainJob.model_validate_json(arguments["job"]), arguments["ray_address"]
+        settings = merge_settings(job, Path(arguments["model"]))
         validate(settings)
         config = settings.config
         rollout = config.actor_rollout_ref.rollout
@@ -125,19 +112,19 @@ class Operations:
         layout = sampler_settings(settings).layout
         receivers = layout.replicas * layout.tensor_parallel * layout.data_parallel
         rollout.checkpoint_engine.engine_kwargs = {
-            "shm_file": {"directory": str(arguments.shm), "dtype": str(rollout.dtype)},
+            "shm_file": {"directory": arguments["shm"], "dtype": str(rollout.dtype)},
             "nccl": {"world_size": 1 + receivers, "dtype": str(rollout.dtype)},
         }
         on_gpu = settings.device == "cuda"
-        if on_gpu and arguments.ray_address is None and torch.cuda.device_count() < settings.ranks:
+        if on_gpu and ray_address is None and torch.cuda.device_count() < settings.ranks:
             raise EngineFailure(
                 f"n_gpu: {settings.ranks} asks for {settings.ranks} GPUs and this machine has "
                 f"{torch.cuda.device_count()}: set n_gpu to what it has, or start the server with SWARM_RAY_ADDRESS "
                 "for those of a Ray cluster"
             )
         self._cluster = RayCluster(
-            arguments.ray_address,
-            arguments.home,
+            ray_address,
+            Path(arguments["home"]),
             slots=settings.ranks,
             on_gpu=on_gpu,
             environment=self._environment,
@@ -233,8 +220,8 @@ class Operations:
             Path(args),
             info=CheckpointInfo(session.step, session.weight_version),
             origin=_origin(session.settings),
-            job=session.arguments.job.model_dump(mode="json"),
-            model_directory=session.arguments.model,
+            job=session.settings.job.model_dump(mode="json"),
+            model_directory=Path(session.arguments["model"]),
             save=lambda draft: session.trainer.save(draft, session.step),
         )
 

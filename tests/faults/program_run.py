@@ -16,15 +16,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-import httpx
 import psutil
 import yaml
-from faults.storm import SERVER_PROGRAM, SERVING, end_process, free_port
+from faults.storm import end_process
 from process_support import command_of, descendants, kill_all
+from server_processes import ServerProcess, free_port
 
 BATCH_SIZE, NUM_REPEAT = 4, 4
 SEED = 7
@@ -97,11 +97,10 @@ class ProgramRun:
     steps: int
     dice: random.Random
     roles: tuple[str, ...] = ("",)
-    _servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict[str, "subprocess.Popen[bytes]"])
     _driver: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
-        self._ports = {role: free_port() for role in self.roles}
+        self._servers = {role: ServerProcess(self._ledger(role).parent, free_port()) for role in self.roles}
         environment = self.home / "words"
         environment.mkdir()
         rows = [
@@ -119,8 +118,8 @@ class ProgramRun:
         (self.home / "job.yaml").write_text(yaml.safe_dump(job))
 
     def begin(self) -> None:
-        for role in self.roles:
-            self._start_server(role)
+        for server in self._servers.values():
+            server.start()
         self._start_driver()
         self.wait_for_episodes(1)
 
@@ -132,9 +131,9 @@ class ProgramRun:
         assert self._driver is not None
         match victim:
             case Victim.SERVER:
-                role = self.dice.choice(self.roles)
-                end_process(self._servers[role], signal.SIGKILL)
-                self._start_server(role)
+                server = self._servers[self.dice.choice(self.roles)]
+                server.kill()
+                server.start()
             case Victim.DRIVER:
                 end_process(self._driver, signal.SIGKILL)
                 self._start_driver()
@@ -179,9 +178,10 @@ class ProgramRun:
             return Counter(f"{row['state']} {row['outcome']}" for row in rows)
 
     def close(self) -> None:
-        for process in (self._driver, *self._servers.values()):
-            if process is not None:
-                end_process(process, signal.SIGKILL)
+        if self._driver is not None:
+            end_process(self._driver, signal.SIGKILL)
+        for server in self._servers.values():
+            server.close()
 
     def _ledger(self, role: str) -> Path:
         return self.home / f"home-{role}" / "ledger.db"
@@ -192,33 +192,10 @@ class ProgramRun:
             ledger.row_factory = sqlite3.Row
             yield ledger
 
-    def _start_server(self, role: str) -> None:
-        with (self.home / f"server-{role}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*SERVER_PROGRAM, "--port", str(self._ports[role]), "--home", str(self._ledger(role).parent)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
-        ready = SERVING | ({"COMPLETE"} if role in self._servers else {"OFFLINE"})
-        self._servers[role] = process
-        deadline = time.monotonic() + PROGRESS_LIMIT_S
-        while (state := self._state(role)) not in ready:
-            assert process.poll() is None and time.monotonic() < deadline, f"{state}\n{self._said()}"
-            time.sleep(0.02)
-
-    def _url(self, role: str) -> str:
-        return f"http://127.0.0.1:{self._ports[role]}"
-
-    def _state(self, role: str) -> str | None:
-        """None while nobody answers."""
-        try:
-            return httpx.get(f"{self._url(role)}/v1/swarm/status", timeout=10).json().get("state")
-        except httpx.TransportError:
-            return None
-
     def _start_driver(self) -> None:
         words = ["--env", "words", "--job", "job.yaml", "--seed", str(SEED), "--workers", "8", "--sandbox"]
         for role in self.roles:
-            words += ["--server", f"{role}={self._url(role)}" if role else self._url(role)]
+            words += ["--server", f"{role}={self._servers[role].url}" if role else self._servers[role].url]
         with (self.home / "driver.out").open("ab") as out, (self.home / "driver.log").open("ab") as log:
             self._driver = subprocess.Popen(
                 [sys.executable, "program.py", *words],
@@ -251,7 +228,7 @@ class ProgramRun:
 
     def _said(self) -> str:
         """The last words of everybody."""
-        logs = [*sorted(self.home.glob("*.log")), self.home / "driver.out"]
+        logs = [*sorted(self.home.rglob("*.log")), self.home / "driver.out"]
         return "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in logs if path.exists())
 
 

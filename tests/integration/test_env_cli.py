@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -178,30 +176,6 @@ def test_the_bundled_ones_are_listed() -> None:
     listed = CliRunner().invoke(app, ["env", "list", "--json"])
     assert {"reverse", "calc", "guess"} <= json.loads(listed.stdout).keys()
     assert "reverse" in CliRunner().invoke(app, ["env", "list"]).stdout
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    url = start_server(TrainJob()).url
-    rows = [{"question": f"What is {number} + 1?", "answer": number + 1} for number in range(100)]
-    Path("questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    parts = [{"question": f"Write {part}().", "tests": [f"assert {part}() == 1"], "part": part} for part in SPLITS]
-    Path("programs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in parts))
-    text = PAGE.read_text().partition("\n## Environments\n")[2].partition("\n## ")[0]
-    # tests/verifiers runs those that need another interpreter.
-    commands = re.findall(r"^    (swarm (?!eval|train).*)$", text, re.MULTILINE)
-    assert len(commands) == 10
-    for command in commands:
-        words = shlex.split(command.replace("http://127.0.0.1:10086", url))[1:]
-        done = CliRunner().invoke(app, words)
-        # Whether the bundled model can begin to learn a task is for the check to say.
-        expected = {0, 1} if {"--url", "--train-model"} & set(words) else {0}
-        assert done.exit_code in expected, (command, done.output)
-    [program] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
-    assert len(done.stdout.splitlines()) == 3
 
 
 def test_environments_load_no_tensors() -> None:

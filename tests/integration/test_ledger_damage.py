@@ -16,8 +16,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 import httpx
 import pytest
 from command_line import run_swarm
+from server_processes import serving
 from tests_support import begin, end, run_batch, wait_for_state, wait_for_step
 
 from swarm.doctor.examination import Health
@@ -60,18 +61,6 @@ def acknowledged_in(state: str) -> int:
     return {"early": EPISODES + 1, "closed": 2 * EPISODES + 1, "killed": 3 * EPISODES + 1}[state]
 
 
-@contextmanager
-def serving(home: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json", *more]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            with httpx.Client(base_url=json.loads(server.stdout.readline())["url"], timeout=60) as http:
-                yield server, http
-        finally:
-            server.kill()
-
-
 def run_steps(http: httpx.Client, first: int) -> None:
     wait_for_state(http, "ROLLING")
     for step in range(first, first + STEPS):
@@ -87,7 +76,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> States:
     place = tmp_path_factory.mktemp("damage")
     home, job = place / "home", place / "job.json"
     job.write_text(json.dumps({**JOB, "project_name": "mine"}))
-    with serving(home, "--job", str(job)) as (server, http):
+    with serving(home, "--job", str(job)) as (server, http, _):
         wait_for_state(http, "ROLLING")
         evaluation = begin(http, episode_type="eval")
         end(http, evaluation, task_id="held-out", reward=1.0, call=True)
@@ -95,18 +84,18 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> States:
         server.send_signal(signal.SIGKILL)
         server.wait(60)
     shutil.copytree(home, place / "early")
-    with serving(home) as (server, http):
+    with serving(home) as (server, http, _):
         run_steps(http, STEPS + 1)
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == -signal.SIGTERM
     shutil.copytree(home, place / "closed")
-    with serving(home) as (server, http):
+    with serving(home) as (server, http, _):
         run_steps(http, 2 * STEPS + 1)
         server.send_signal(signal.SIGKILL)
         server.wait(60)
     shutil.copytree(home, place / "killed")
     job.write_text(json.dumps({**JOB, "project_name": "theirs"}))
-    with serving(place / "other", "--job", str(job)) as (server, http):
+    with serving(place / "other", "--job", str(job)) as (server, http, _):
         run_steps(http, 1)
         server.send_signal(signal.SIGTERM)
         server.wait(60)
@@ -415,7 +404,7 @@ def test_start_names_the_loss_and_its_hint_begins_anew_without_deleting_anything
 def test_a_stop_leaves_one_file_and_a_copy_of_it_is_a_copy_of_all(states: States, tmp_path: Path) -> None:
     home = shutil.copytree(states.killed, tmp_path / "home")
     assert log_of(ledger(home)).stat().st_size
-    with serving(home) as (server, http):
+    with serving(home) as (server, http, _):
         wait_for_state(http, "ROLLING")
         assert run_swarm("stop", "--url", str(http.base_url)).exit_code == 0
         server.wait(60)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import shutil
-import threading
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -19,7 +17,7 @@ from swarm.environments import Grade, load_environment
 from swarm.environments.base import EnvironmentTask
 from swarm.environments.graders.python_tests import assertions
 from swarm.environments.graders.python_tests.inside import encoded
-from swarm.environments.graders.python_tests.sandboxed_tests import PythonTests, program_of, texts_of
+from swarm.environments.graders.python_tests.sandboxed_tests import PythonTests, program_of
 from swarm.errors import EnvironmentFailure, SandboxUnavailable
 from swarm.sandbox.sandbox import Sandbox, find_sandbox
 from swarm.tasks import Split
@@ -227,33 +225,11 @@ def test_a_program_that_hangs_is_ended_and_its_other_tests_are_not_run(run: Run)
     "program",
     [
         "x = bytearray(8 * 2**30)",
-        "import os\nwhile True:\n    if os.fork() == 0: continue",
         "import os\nwhile True: os.write(2, b'x' * 2**20); print('x' * 2**20)",
-        "with open('x', 'wb') as file:\n    while True: file.write(b'x' * 2**20)",
     ],
 )
 def test_a_program_that_takes_too_much_earns_nothing(run: Run, program: str) -> None:
     assert run(f"{program}\n{ADD}", ADDS[0], seconds=3).score == 0
-
-
-@needs_bwrap
-def test_a_program_reaches_no_server(run: Run) -> None:
-    class Silent(http.server.BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            return
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        program = (
-            "import socket\n"
-            "def reach(port):\n"
-            "    try: socket.create_connection(('127.0.0.1', port), timeout=5)\n"
-            "    except OSError: return 'refused'\n"
-            "    return 'reached'"
-        )
-        grade = run(program, f"assert reach({server.server_port}) == 'refused'")
-        server.shutdown()
-    assert grade.is_success, grade.details
 
 
 @needs_bwrap
@@ -314,11 +290,6 @@ def test_the_program_is_the_last_block_of_python_else_the_whole_reply(reply: str
 @pytest.mark.parametrize("line", ["```python\n", "```\n", "``` ", "x\n```python x\n"])
 def test_a_long_reply_is_read_in_linear_time(line: str) -> None:
     program_of(line * 200_000)
-
-
-def test_one_text_is_one_test() -> None:
-    assert texts_of("assert f()") == ["assert f()"]
-    assert texts_of(["assert f()", "assert g()"]) == ["assert f()", "assert g()"]
 
 
 VALUES = st.recursive(
@@ -383,14 +354,6 @@ def test_a_task_file_takes_the_grader_and_its_option(tmp_path: Path) -> None:
     assert environment.solution(task) is None
     grade = environment.grade(task, [{"role": "assistant", "content": ADD}])
     assert grade == Grade(1.0, True, {"passed": 2, "tests": 2})
-
-
-@needs_bwrap
-def test_tests_that_are_no_text_are_told_with_their_task(tmp_path: Path) -> None:
-    (tmp_path / "tasks.jsonl").write_text(rows(7))
-    environment = load_environment(f"{tmp_path / 'tasks.jsonl'}?answer=tests&split=part&grader=python_tests")
-    with pytest.raises(EnvironmentFailure, match=r"task tasks/\w+: column tests: tests must be Python code"):
-        environment.grade(next(environment.tasks(Split.TRAIN)), [{"role": "assistant", "content": ADD}])
 
 
 def test_without_a_sandbox_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

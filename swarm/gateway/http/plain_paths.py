@@ -1,4 +1,4 @@
-"""A shortcut past FastAPI's router: POST routes without path parameters are found in a dictionary by their path."""
+"""A shortcut past FastAPI's router: POST routes are found in a dictionary, by their path or its last segment."""
 
 from __future__ import annotations
 
@@ -24,28 +24,45 @@ class PlainPaths:
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app
-        self._routes = {
-            route.path: route
-            for route in routes
-            if isinstance(route, DirectRoute) and _is_found_by_path(route) and _first(routes, route.path) is route
-        }
+        self._routes: dict[str, DirectRoute] = {}
+        for route in routes:
+            if isinstance(route, DirectRoute) and _needs_no_router(route) and _first(routes, route.path) is route:
+                self._routes.setdefault(_key(route), route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_posted = scope["type"] == "http" and scope["method"] == METHOD and not scope.get("root_path")
-        route = self._routes.get(scope["path"]) if is_posted else None
+        route = self._find(scope)
         if route is None:
             await self._app(scope, receive, send)
             return
-        scope["route"], scope["endpoint"], scope["path_params"] = route, route.endpoint, {}
         try:
             await route.app(scope, receive, send)
         except SwarmError as error:
             await error_response(error)(scope, receive, send)
 
+    def _find(self, scope: Scope) -> DirectRoute | None:
+        """Return the route of a request, and complete its scope as the router does. Return None for the router's."""
+        if scope["type"] != "http" or scope["method"] != METHOD or scope.get("root_path"):
+            return None
+        path: str = scope["path"]
+        route = self._routes.get(path) or self._routes.get(path.rpartition("/")[2])
+        if route is None:
+            return None
+        match, found = route.matches(scope)
+        if match is not Match.FULL:
+            return None
+        scope.update(found)
+        scope["route"] = route
+        return route
 
-def _is_found_by_path(route: DirectRoute) -> bool:
+
+def _key(route: DirectRoute) -> str:
+    """Return the path of a route without parameters, and the last segment of one that has some."""
+    return route.path.rpartition("/")[2] if route.param_convertors else route.path
+
+
+def _needs_no_router(route: DirectRoute) -> bool:
     """Return whether the path alone selects this route, and FastAPI is not needed to parse its query."""
-    is_plain = type(route).matches is APIRoute.matches and not route.param_convertors
+    is_plain = type(route).matches is APIRoute.matches and not route.path.endswith("}")
     return is_plain and not route.dependant.query_params and route.methods == {METHOD}
 
 

@@ -85,13 +85,13 @@ def test_a_connection_in_use_as_its_client_is_closed_is_closed_after_use(url: st
 def test_a_connection_whose_reply_was_broken_off_by_an_interrupt_is_closed(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(stream: httpx.SyncByteStream) -> None:
+    def interrupt(answer: object) -> None:
         raise KeyboardInterrupt
 
     with httpx.Client(transport=ConnectionStack(), timeout=60) as http:
         reply = http.send(http.build_request("GET", f"{url}/first"), stream=True)
         with monkeypatch.context() as patches, pytest.raises(KeyboardInterrupt):
-            patches.setattr("httpx._transports.default.ResponseStream.close", interrupt)
+            patches.setattr("httpcore.Response.close", interrupt)
             reply.close()
         assert not is_open(reply)
         assert http.get(f"{url}/next").text.startswith("/next")

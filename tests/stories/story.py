@@ -2,8 +2,7 @@
 
 A folder holds `story.toml` (the question in flags, and what becomes of each arm), and `replies/` (one file per answer,
 as llm_replies/server.py reads them). The same answers are given by a language model over HTTP, and by a coding agent
-over MCP alone. `python -m stories.story NAME` plays a story and writes its `STORY.md`: every prompt in order with its
-answer.
+over MCP alone.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import asyncio
 import json
 import os
 import random
-import re
 import subprocess
 import sys
-import tempfile
 import time
 import tomllib
 from collections import Counter
@@ -28,13 +25,9 @@ from llm_replies.server import CALL, ReplyServer
 from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
-from experiments_db import ExperimentStore, open_store
-
 HERE = Path(__file__).parent
 LIMIT_S = 1800.0
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-MARK = re.compile(r"\b(BEGIN|END) DATA [0-9a-f]+")
-SEEN_BEFORE = "[... {} lines as in an earlier prompt ...]"
 
 
 @dataclass(frozen=True)
@@ -145,44 +138,3 @@ def _as_words(name: str, value: Any) -> Iterator[str]:
 def _as_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     lists = ("program", "fix")
     return {name: [value] if name in lists and isinstance(value, str) else value for name, value in options.items()}
-
-
-def tell(store: ExperimentStore, study_id: str) -> str:
-    """Return every prompt in order with its answer; lines that stood in an earlier prompt are counted only."""
-    parts, seen = [f"# {store.get_study(study_id).topic}\n"], set[str]()
-    for number, call in enumerate(store.list_llm_calls(study_id, limit=None), 1):
-        parts.append(f"## {number}. {call.node}\n")
-        for message in json.loads(call.prompt):
-            text = MARK.sub(r"\1 DATA", str(message.get("content") or ""))
-            parts.append(f"**{message['role']}**\n\n~~~text\n{_without_seen(text, seen)}\n~~~\n")
-        parts.append(f"**answer**\n\n~~~text\n{(call.response or call.error or '').strip()}\n~~~\n")
-    return "\n".join(parts)
-
-
-def _without_seen(text: str, seen: set[str]) -> str:
-    kept, skipped = list[str](), 0
-    for line in text.splitlines():
-        if line.strip() and line in seen:
-            skipped += 1
-            continue
-        if skipped and line.strip():
-            kept.append(SEEN_BEFORE.format(skipped))
-            skipped = 0
-        seen.add(line)
-        kept.append(line)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join([*kept, *([SEEN_BEFORE.format(skipped)] if skipped else [])])).strip()
-
-
-def main(name: str) -> None:
-    story = load_story(name)
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder) / "runs"
-        play_by_model(story, home)
-        with open_store(home / "research.db", read_only=True) as store:
-            [study] = store.list_studies()
-            text = tell(store, study.id).replace(folder, "/tmp/story").replace(str(HERE.parents[1]), "/checkout")
-        (HERE / name / "STORY.md").write_text(text)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

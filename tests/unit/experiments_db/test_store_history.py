@@ -1,13 +1,7 @@
-import math
-
-import pytest
-
 from experiments_db import (
     BudgetKind,
-    InvalidRecord,
     LLMCall,
     LLMUsage,
-    RecordNotFound,
     Run,
     Severity,
     Study,
@@ -38,14 +32,6 @@ def test_llm_calls_are_kept_with_failures_and_summed(store, study: Study) -> Non
     assert store.sum_llm_usage(study.id) == LLMUsage(3, 1, 30, 10, 0.75, 4.5)
 
 
-def test_call_with_impossible_cost_or_study_is_refused(store, study: Study) -> None:
-    with pytest.raises(InvalidRecord, match="cost_usd"):
-        call(store, study, cost_usd=math.nan)
-    with pytest.raises(RecordNotFound):
-        store.append_event("st-nowhere", "x", "y")
-    assert store.list_llm_calls(study.id) == []
-
-
 def test_events_can_be_followed_from_the_last_one_seen(store, study: Study, run: Run) -> None:
     first = store.append_event(study.id, "study.framed", "Größe & <script>", payload={"n": [1, 2]})
     assert store.list_events(study.id, after_id=first.id) == []
@@ -68,12 +54,6 @@ def test_repeated_charge_counts_once(store, study: Study, run: Run) -> None:
     assert spent[BudgetKind.WORKING_S] == 30.0
     assert spent[BudgetKind.RUNS] == 1.0
     assert spent[BudgetKind.COST_USD] == 0.0
-
-
-@pytest.mark.parametrize("amount", [-1.0, math.nan, math.inf])
-def test_impossible_charge_is_refused(store, study: Study, amount: float) -> None:
-    with pytest.raises(InvalidRecord):
-        store.charge_budget(study.id, BudgetKind.COST_USD, amount, "k")
 
 
 def test_artifact_is_known_by_its_path(store, study: Study, run: Run) -> None:

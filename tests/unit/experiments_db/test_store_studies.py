@@ -1,12 +1,9 @@
-from dataclasses import FrozenInstanceError
-
 import pytest
 
 from experiments_db import (
     Experiment,
     ExperimentStatus,
     FrozenCharter,
-    InvalidRecord,
     Outcome,
     RecordNotFound,
     StoreConflict,
@@ -24,37 +21,6 @@ def test_new_study_is_running_and_read_back_as_it_was_written(store) -> None:
     assert study.status is StudyStatus.RUNNING
     assert study.settings == {"servers": ["http://a"], "runs": 9}
     assert store.get_study(study.id) == study
-
-
-def test_records_are_frozen(study: Study) -> None:
-    with pytest.raises(FrozenInstanceError):
-        study.topic = "other"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("topic", ["", "  \n"])
-def test_blank_topic_is_refused(store, topic: str) -> None:
-    with pytest.raises(InvalidRecord, match="topic must not be empty"):
-        store.create_study(topic, planner="rules")
-    assert store.list_studies() == []
-
-
-def test_settings_that_are_not_json_are_refused(store) -> None:
-    with pytest.raises(InvalidRecord, match="cannot be stored"):
-        store.create_study("t", planner="rules", settings={"x": object()})
-    with pytest.raises(InvalidRecord, match="cannot be stored"):
-        store.create_study("t", planner="rules", settings={"x": float("nan")})
-
-
-def test_text_that_is_no_unicode_is_refused(store) -> None:
-    with pytest.raises(InvalidRecord, match="cannot be stored"):
-        store.create_study("half a pair: \ud83d", planner="rules")
-    with pytest.raises(InvalidRecord, match="cannot be stored"):
-        store.create_study("t", planner="rules", settings={"x": "\ud83d"})
-
-
-def test_unknown_study_is_not_found(store) -> None:
-    with pytest.raises(RecordNotFound, match="no study 'st-nowhere'"):
-        store.get_study("st-nowhere")
 
 
 def test_studies_are_listed_newest_first_and_their_ids_sort_by_age(store) -> None:
@@ -82,13 +48,6 @@ def test_charter_is_frozen_and_its_hash_ignores_key_order(store, study: Study) -
     assert store.find_charter(study.id) == charter
 
 
-def test_charter_that_is_not_json_is_refused(store, study: Study) -> None:
-    with pytest.raises(InvalidRecord):
-        store.freeze_charter(study.id, {"threshold": float("inf")})
-    with pytest.raises(RecordNotFound):
-        store.freeze_charter("st-nowhere", CHARTER)
-
-
 def test_test_split_opens_once_per_study(store, study: Study) -> None:
     with pytest.raises(RecordNotFound):
         store.open_test_split(study.id, "confirm")
@@ -106,8 +65,6 @@ def test_repeated_hypothesis_returns_the_first(store, study: Study) -> None:
     child = store.create_hypothesis(study.id, "h2", "but not too high", parent_id=first.id, iteration=2)
     assert again == first
     assert store.list_hypotheses(study.id) == [first, child]
-    with pytest.raises(RecordNotFound):
-        store.create_hypothesis(study.id, "h3", "s", parent_id="hy-nowhere")
 
 
 def test_verdict_on_a_hypothesis_can_be_replaced(store, study: Study) -> None:
@@ -154,5 +111,3 @@ def test_experiments_are_listed_in_the_order_of_creation(store, study: Study) ->
 def test_settings_of_a_study_are_replaced_as_a_whole(store, study: Study) -> None:
     revised = store.revise_settings(study.id, {"max_runs": 4})
     assert revised.settings == {"max_runs": 4} == store.get_study(study.id).settings
-    with pytest.raises(RecordNotFound):
-        store.revise_settings("st-none", {})

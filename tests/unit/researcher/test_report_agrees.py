@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,86 +68,21 @@ def test_runs_are_counted_as_what_happened_to_them(store: ExperimentStore, tmp_p
     assert [item.arm for item in counts.retried] == ["a1"]
 
 
-Plant = Callable[[Texts], Texts]
-
-
-def _said(pattern: str, put: str) -> Plant:
-    """The same change of a sentence wherever it is quoted, so that what is found is not that two copies differ."""
-
-    # The page shows the beginning of the answer, up to a colon, in bold.
-    said = pattern.replace(": ", ":(?:</strong>)? ")
-
-    def change(text: str) -> str:
-        return re.sub(said, put, text)
-
-    def plant(texts: Texts) -> Texts:
-        changed = replace(
-            texts,
-            html=change(texts.html),
-            answer=change(texts.answer),
-            runs=change(texts.runs),
-            recommendation=tuple(map(change, texts.recommendation)),
-        )
-        assert changed.html != texts.html, "nothing was planted"
-        return changed
-
-    return plant
-
-
-def _terminal(pattern: str, put: str) -> Plant:
-    """A change of the lines of the terminal alone."""
-
-    def plant(texts: Texts) -> Texts:
-        verdicts = tuple(re.sub(pattern, put, line) for line in texts.verdicts)
-        recommendation = tuple(re.sub(pattern, put, line) for line in texts.recommendation)
-        changed = replace(texts, verdicts=verdicts, recommendation=recommendation)
-        assert changed != texts, "nothing was planted"
-        return changed
-
-    return plant
-
-
-def _cell(heading: str, table: int, column: int, put: str) -> Plant:
-    """Another cell of the first row of a3 in a table of the page."""
-
-    def in_html(section: str) -> str:
-        found = re.findall(r"<table.*?</table>", section, re.S)[table]
-        row = next(each for each in re.findall(r"<tr.*?</tr>", found, re.S) if ">a3<" in each)
-        cells = re.findall(r"<td.*?</td>", row, re.S)
-        cells[column] = f"<td>{put}</td>"
-        return section.replace(row, f"<tr>{''.join(cells)}</tr>")
-
-    def plant(texts: Texts) -> Texts:
-        html = re.sub(rf"(?s)<h2>{heading}.*?(?=<h2>|\Z)", lambda found: in_html(found[0]), texts.html)
-        assert html != texts.html, "nothing was planted"
-        return replace(texts, html=html)
-
-    return plant
-
-
-IT_IS = r"It is better than a0: \+[\d.]+"
-PLANTED: dict[str, Plant] = {
-    "answer: another mean": _said(r"a3 is best: [\d.]+", "a3 is best: 0.912"),
-    "answer: another arm is best": _said(r"a3 is best", "a1 is best"),
-    "answer: another difference": _said(IT_IS, "It is better than a0: +0.300"),
-    "answer: another p value": _said(r"p (?:&lt;|<) 0\.001 corrected", "p = 0.010 corrected"),
-    "answer: p = 0": _said(r"p (?:&lt;|<) 0\.001 corrected", "p = 0.000 corrected"),
-    "answer: better by nothing": _said(IT_IS, "It is better than a0: +0.000"),
-    "answer: parts that are no whole": _said(r"and \+[\d.]+ by training", "and +0.100 by training"),
-    "runs: another number begun": _said(r"32 runs begun", "31 runs begun"),
-    "runs: another number that failed": _said(r"; 2 of the 31 that count failed", "; 0 of the 31 that count failed"),
-    "limitations: another number that failed": _said(r"Of the runs, 2 of the 31", "Of the runs, 1 of the 31"),
-    "recommendation: an arm that is not kept": _said(r"Use a3:", "Use a2:"),
-    "recommendation: a decided arm is open": _said(r"Not decided: a1", "Not decided: a3, a1"),
-    "arms: another mean": _cell("Arms", 0, 5, "0.640"),
-    "arms: another verdict": _cell("Arms", 0, 7, "inconclusive"),
-    "arms: another number of runs": _cell("Arms", 1, 1, "9"),
-    "comparisons: another verdict": _cell("Comparisons", 0, 10, "worse"),
-    "test split: another mean": _cell("Test split", 0, 2, "0.123"),
-    "runs: another score": _cell("Runs", 0, 7, "0.100"),
-    "terminal: another mean": _terminal(r"a3: mean [\d.]+", "a3: mean 0.640"),
-    "terminal: another verdict": _terminal(r", keep \(", ", worse ("),
-    "terminal: another recommendation": _terminal(r"^Use a3", "Stay with a0"),
+PLANTED = {
+    "answer: another mean": (r"a3 is best: [\d.]+", "a3 is best: 0.912"),
+    "answer: another arm is best": (r"a3 is best", "a1 is best"),
+    "answer: another difference": (r"It is better than a0: \+[\d.]+", "It is better than a0: +0.300"),
+    "answer: another p value": (r"p (?:&lt;|<) 0\.001 corrected", "p = 0.010 corrected"),
+    "answer: p = 0": (r"p (?:&lt;|<) 0\.001 corrected", "p = 0.000 corrected"),
+    "answer: better by nothing": (r"It is better than a0: \+[\d.]+", "It is better than a0: +0.000"),
+    "answer: parts that are no whole": (r"and \+[\d.]+ by training", "and +0.100 by training"),
+    "runs: another number begun": (r"32 runs begun", "31 runs begun"),
+    "runs: another number that failed": (r"; 2 of the 31 that count failed", "; 0 of the 31 that count failed"),
+    "limitations: another number that failed": (r"Of the runs, 2 of the 31", "Of the runs, 1 of the 31"),
+    "recommendation: an arm that is not kept": (r"Use a3:", "Use a2:"),
+    "recommendation: a decided arm is open": (r"Not decided: a1", "Not decided: a3, a1"),
+    "terminal: another mean": (r"a3: mean [\d.]+", "a3: mean 0.640"),
+    "terminal: another verdict": (r", keep \(", ", worse ("),
 }
 
 
@@ -156,6 +90,21 @@ def test_the_study_in_which_contradictions_are_planted_has_none(texts: Texts) ->
     assert find_contradictions(texts) == []
 
 
-@pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
-def test_a_planted_contradiction_is_found(texts: Texts, plant: Plant) -> None:
-    assert find_contradictions(plant(texts)) != []
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_contradiction_is_found(texts: Texts, name: str) -> None:
+    """A sentence is changed wherever it is quoted, so that what is found is not that two copies differ."""
+    pattern, put = PLANTED[name]
+
+    def change(text: str) -> str:
+        # The page shows the beginning of the answer, up to a colon, in bold.
+        return re.sub(pattern.replace(": ", ":(?:</strong>)? "), put, text)
+
+    changed = Texts(
+        change(texts.html),
+        change(texts.answer),
+        tuple(map(change, texts.verdicts)),
+        change(texts.runs),
+        tuple(map(change, texts.recommendation)),
+        texts.is_single,
+    )
+    assert changed != texts and find_contradictions(changed) != []

@@ -446,8 +446,6 @@ def make_database(home: Path, kind: str) -> Path:
         case "cut off":
             create_database(home, add_study)
             path.write_bytes(path.read_bytes()[:20_000])
-        case "missing":
-            pass
         case _:
             raise ValueError(f"there is no database of the kind {kind!r}")
     return path

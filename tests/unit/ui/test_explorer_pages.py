@@ -189,7 +189,12 @@ def test_a_missing_database_says_how_to_start_a_study(open_page, tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("no database", "not a SQLite database"), ("of another version", "another version"), ("cut off", "not usable")],
+    [
+        ("no database", "not a SQLite database"),
+        ("of another version", "another version"),
+        ("cut off", "not usable"),
+        ("of another program", "holds other tables"),
+    ],
 )
 def test_a_database_that_cannot_be_read_is_told_in_one_line(open_page, tmp_path: Path, kind: str, said: str) -> None:
     shown = open_page("studies", make_database(tmp_path, kind))

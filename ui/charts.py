@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -127,8 +126,7 @@ def effects(frame: pd.DataFrame, *, factor: str, order: Sequence[str]) -> Chart:
 def parallel(frame: pd.DataFrame, *, columns: Sequence[str], score: str) -> Chart:
     """Draw parallel coordinates: a line for each row of `frame` through its values in `columns`, coloured by `score`.
 
-    `frame` has the column `item`, which names the row. A column of numbers is drawn to scale, logarithmic where its
-    values span more than a factor of `LOG_FACTOR`; any other has its levels at equal distances.
+    `frame` has the column `item`, which names the row.
     """
     positions: list[dict[str, object]] = []
     ticks: list[dict[str, object]] = []
@@ -171,33 +169,24 @@ def parallel(frame: pd.DataFrame, *, columns: Sequence[str], score: str) -> Char
 
 
 def _positions(values: Sequence[Any], *, is_score: bool) -> tuple[list[float | None], list[tuple[float, str]]]:
-    """Return the place of each value on its axis, from 0 to 1, and the marks of the axis. A missing value has none."""
-    known = [value for value in values if not formats.is_missing(value)]
-    if known and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
-        low, high = float(min(known)), float(max(known))
-        place = _scaling(low, high, is_log=_is_log(low, high) and not is_score)
-        levels = sorted(set(map(float, known)))
-        shown = levels if len(levels) <= MOST_LEVELS and not is_score else [low, high]
-        return [None if formats.is_missing(value) else place(float(value)) for value in values], [
-            (place(level), _text(level)) for level in shown
-        ]
-    names = sorted({_text(value) for value in known})
-    step = 1 / max(1, len(names) - 1)
-    place_of = {name: number * step if len(names) > 1 else 0.5 for number, name in enumerate(names)}
-    marks = [(place, name) for name, place in place_of.items()][: MOST_LEVELS * 2]
-    return [None if formats.is_missing(value) else place_of[_text(value)] for value in values], marks
+    """Return the place of each value on its axis, from 0 to 1, and the marks of the axis. A missing value has none.
+
+    Scores are drawn to scale; the values of any other column stand at equal distances, numbers by size.
+    """
+    known = sorted((value for value in values if not formats.is_missing(value)), key=formats.order_of)
+    if is_score:
+        low, high = known[0], known[-1]
+        places = [(value - low) / (high - low) if high > low else 0.5 for value in values]
+        return places, [(min(places), _text(low)), (max(places), _text(high))]
+    levels = list(dict.fromkeys(map(_text, known)))
+    place_of = {level: number / (len(levels) - 1) if len(levels) > 1 else 0.5 for number, level in enumerate(levels)}
+    marked = levels if len(levels) <= 2 * MOST_LEVELS else [levels[0], levels[-1]]
+    places = [None if formats.is_missing(value) else place_of[_text(value)] for value in values]
+    return places, [(place_of[level], level) for level in marked]
 
 
 def _is_log(low: float, high: float) -> bool:
     return low > 0 and high / low > LOG_FACTOR
-
-
-def _scaling(low: float, high: float, *, is_log: bool) -> Callable[[float], float]:
-    if low == high:
-        return lambda value: 0.5
-    if is_log:
-        return lambda value: math.log(value / low) / math.log(high / low)
-    return lambda value: (value - low) / (high - low)
 
 
 def _number_scale(numbers: Sequence[float]) -> alt.Scale:

@@ -54,7 +54,7 @@ def show_effects(items: Sequence[ScoredItem], *, explanation: str) -> None:
 
 
 def _show_effect(items: Sequence[ScoredItem], factor: str) -> None:
-    levels = sorted((item.settings.get(factor) for item in items), key=_level_order)
+    levels = sorted((item.settings.get(factor) for item in items), key=formats.order_of)
     rows = [
         {
             "level": _level_text(level),
@@ -85,10 +85,6 @@ def show_parallel(items: Sequence[ScoredItem], names: Sequence[str], *, score: s
 
 def _level_text(level: object) -> str:
     return formats.printable(formats.setting(level))
-
-
-def _level_order(level: object) -> tuple[bool, float, str]:
-    return not _is_number(level), float(level) if _is_number(level) else 0.0, str(level)
 
 
 def _is_number(level: object) -> TypeGuard[int | float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,14 +13,11 @@ import streamlit as st
 
 from experiments_db import (
     ExperimentStore,
-    Outcome,
     RecordNotFound,
     RunStatus,
     RunSummary,
     SchemaMismatch,
     StoreError,
-    StudyStatus,
-    Verdict,
 )
 from ui import charts, formats, queries
 from ui.contents import ArmScore, StudyContents, best_arm
@@ -28,31 +25,21 @@ from ui.curves.series import Member
 
 Color = Literal["red", "orange", "yellow", "blue", "green", "violet", "gray"]
 
-STUDY_COLORS: Mapping[StudyStatus, Color] = {
-    StudyStatus.RUNNING: "blue",
-    StudyStatus.PAUSED: "orange",
-    StudyStatus.FINISHED: "green",
-    StudyStatus.STOPPED: "gray",
-    StudyStatus.FAILED: "red",
-}
-RUN_COLORS: Mapping[RunStatus, Color] = {
-    RunStatus.PLANNED: "gray",
-    RunStatus.LAUNCHING: "violet",
-    RunStatus.RUNNING: "blue",
-    RunStatus.EVALUATING: "violet",
-    RunStatus.FINISHED: "green",
-    RunStatus.FAILED: "red",
-    RunStatus.STOPPED: "orange",
-}
-VERDICT_COLORS: Mapping[Verdict | Outcome, Color] = {
-    Verdict.KEEP: "green",
-    Verdict.WORSE: "red",
-    Verdict.NO_BETTER: "orange",
-    Verdict.INCONCLUSIVE: "gray",
-    Outcome.SUPPORTED: "green",
-    Outcome.REFUTED: "red",
-    Outcome.UNDECIDED: "gray",
-}
+COLORS: Mapping[str, Color] = {
+    # Studies and runs.
+    "running": "blue", "paused": "orange", "finished": "green", "stopped": "orange", "failed": "red", "planned": "gray",
+    "launching": "violet", "evaluating": "violet",
+    # Servers and their trainings.
+    "rolling": "blue", "draining": "blue", "training": "blue", "booting": "violet", "exporting": "violet",
+    "complete": "green", "offline": "gray", "replaced": "gray",
+    # Verdicts on arms and hypotheses.
+    "keep": "green", "worse": "red", "no better": "orange", "inconclusive": "gray", "baseline": "blue",
+    "disqualified": "red", "supported": "green", "refuted": "red", "undecided": "gray",
+    # Questions to a planner, and events.
+    "open": "orange", "answered": "blue", "accepted": "green", "expired": "gray", "info": "gray", "warning": "orange",
+    "error": "red",
+}  # fmt: skip
+"""The colour of each state and verdict, wherever it is shown."""
 
 MOST_CHOICES = 1000
 """Of more runs than this, only those of the same arms can be chosen from a list."""
@@ -178,15 +165,15 @@ def show_no_studies() -> None:
     st.code(EXAMPLE, language=None)
 
 
-def badge(status: StudyStatus | RunStatus | Verdict | Outcome) -> str:
-    """Return a status as coloured Markdown."""
-    if isinstance(status, StudyStatus):
-        color = STUDY_COLORS[status]
-    elif isinstance(status, RunStatus):
-        color = RUN_COLORS[status]
-    else:
-        color = VERDICT_COLORS[status]
-    return f":{color}-badge[{status.value}]"
+def badge(word: str) -> str:
+    """Return a state or a verdict as coloured Markdown."""
+    return f":{COLORS.get(word.lower(), 'gray')}-badge[{formats.plain(formats.shortened(word.lower(), 60))}]"
+
+
+def badge_column(words: Iterable[str], **options: Any) -> Any:
+    """Return the configuration of a column of states or verdicts."""
+    names = [str(word) for word in words]
+    return st.column_config.MultiselectColumn(options=names, color=[COLORS[name] for name in names], **options)
 
 
 def show_silence(contents: StudyContents) -> None:

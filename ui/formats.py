@@ -24,6 +24,13 @@ def is_missing(value: object) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
+def order_of(value: Any) -> tuple[bool, float, str]:
+    """Return what to sort levels of a setting by: numbers by size, and then all else by its text."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return False, float(value), ""
+    return True, 0.0, str(value)
+
+
 def score(value: float | None) -> str:
     """Return a score with three decimals, the precision of everything measured here."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:.3f}"

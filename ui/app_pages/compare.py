@@ -16,13 +16,12 @@ from ui.comparison import ScoredItem
 from ui.contents import FINAL, ArmScore, StudyContents
 from ui.curves import view
 from ui.curves.series import Series
+from ui.tables.training_rows import HELD_OUT, TRUE_GRADE
 
 ARMS_AT_FIRST = 12
 # So many runs of an arm have a part in its curve.
 MOST_MEMBERS = 30
 SCORE = "score"
-# Arms with different training rewards can be compared by these.
-TRUE_GRADE = "batch/success_rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def show_curves(studies: list[StudyContents], items: list[ComparedItem]) -> None
         for item in items
         if item.run_ids
     ]
-    view.show_curves(series, first=(TRUE_GRADE, "eval/mean", "actor/entropy"))
+    view.show_curves(series, first=(TRUE_GRADE, HELD_OUT, "actor/entropy"))
     if any(len(item.run_ids) > MOST_MEMBERS for item in items):
         st.caption(f"The curve of an arm is the mean of its first {MOST_MEMBERS} runs.")
 

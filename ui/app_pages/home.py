@@ -29,7 +29,7 @@ def show_training(training: RecordedTraining, points: pd.DataFrame, score: float
         title = formats.plain(formats.shortened(name_of(training), 60))
         elements.link("training", f"**{title}**", icon=":material/monitoring:", training=training.id)
         last = training.settings.get("total_steps")
-        facts = [formats.plain(training.model), f":blue-badge[{training.status.lower()}]"]
+        facts = [formats.plain(training.model), elements.badge(training.status)]
         if (silent := time.time() - training.updated_at) > STALE_S:
             facts.append(f":orange[no sign of life for {formats.duration(silent)}]")
         elements.show_facts(*facts)

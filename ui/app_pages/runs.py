@@ -121,14 +121,12 @@ def time_of(item: ListedItem, name: str) -> datetime | None:
 
 def configure(items: Sequence[ListedItem], scores: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
     """Return the configurations of the columns. Numbers of `others` keep all their digits."""
-    options = [status.value for status in RunStatus]
-    colors = [elements.RUN_COLORS[status] for status in RunStatus]
     numeric = [
         name for name in others if all(isinstance(listing.cell(i.values[name]), int | float | None) for i in items)
     ]
     return {
         "Arm": st.column_config.TextColumn(pinned=True, width="medium"),
-        "Status": st.column_config.MultiselectColumn(options=options, color=colors),
+        "Status": elements.badge_column(RunStatus),
         "Duration": st.column_config.NumberColumn(format="%.0f s"),
         **{f"{name.capitalize()} (UTC)": st.column_config.DatetimeColumn(format="MM-DD HH:mm:ss") for name in TIMES},
         **elements.number_columns(*map(score_title, scores)),

@@ -17,6 +17,7 @@ from experiments_db import (
     RunStatus,
     Severity,
     StudyStatus,
+    Verdict,
 )
 from ui import elements, formats, live, queries, study_files
 from ui.contents import AUTOMATIC, ArmScore, StudyContents, best_arm
@@ -198,8 +199,7 @@ def finding_table(contents: StudyContents, findings: tuple[Finding, ...]) -> lis
 
 
 def verdict_column() -> Any:
-    options = [*(verdict.value for verdict in elements.VERDICT_COLORS), "baseline", "disqualified"]
-    return st.column_config.MultiselectColumn(options=options, color=[*elements.VERDICT_COLORS.values(), "blue", "red"])
+    return elements.badge_column([*Verdict, "baseline", "disqualified"])
 
 
 def show_results(contents: StudyContents) -> None:
@@ -303,7 +303,7 @@ def show_events(contents: StudyContents) -> None:
         }
         for event in events
     ]
-    severity = st.column_config.MultiselectColumn(options=choices, color=["gray", "orange", "red"], width="small")
+    severity = elements.badge_column(choices, width="small")
     columns = {"Severity": severity, **elements.wide_column("Message")}
     elements.show_table(rows, columns=columns, alt="Events")
 

@@ -16,10 +16,9 @@ from ui.curves import drawing
 from ui.curves.series import time_unit
 from ui.curves.view import show_curves
 from ui.episode_search import EpisodeOwner, show_search
-from ui.tables.training_rows import OVER, rows_of, series_of
+from ui.tables.training_rows import OVER, REWARD, rows_of, series_of
 
 NO_ENDS = pd.DataFrame(columns=["series", "x", "value", "why"])
-COLORS = {"COMPLETE": "green", "FAILED": "red", "OFFLINE": "gray", "REPLACED": "gray"}
 
 
 def choose_training() -> RecordedTraining | None:
@@ -36,7 +35,7 @@ def choose_training() -> RecordedTraining | None:
 
 def show_head(training: RecordedTraining) -> None:
     st.title(formats.plain(f"{training.project}/{training.experiment}"), anchor=False)
-    facts = [f":{COLORS.get(training.status, 'blue')}-badge[{training.status.lower()}]"]
+    facts = [elements.badge(training.status)]
     if training.reason:
         facts.append(formats.plain(formats.shortened(training.reason, 300)))
     if training.model:
@@ -63,13 +62,13 @@ def show_labels(training: RecordedTraining) -> None:
 
 
 def show_figures(training: RecordedTraining) -> None:
-    names = ("critic/score/mean", "timing/step_s")
+    names = (REWARD,)
     metrics = elements.store().latest_training_metrics((training.id,), names).get(training.id, {})
     scores = elements.store().list_training_scores((training.id,))
     best = max(scores, key=lambda score: score.mean, default=None)
     with st.grid(5, min_column_width=150):
         elements.show_metric("Step", f"{training.step} / {training.settings.get('total_steps') or '∞'}")
-        elements.show_metric("Reward", formats.score(metrics.get("critic/score/mean")))
+        elements.show_metric("Reward", formats.score(metrics.get(REWARD)))
         elements.show_metric("Held-out score", formats.score(scores[-1].mean if scores else None))
         at = "" if best is None else f"At step {best.step}."
         elements.show_metric("Best held-out score", formats.score(None if best is None else best.mean), help=at or None)

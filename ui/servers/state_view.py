@@ -6,23 +6,14 @@ import streamlit as st
 
 from ui import elements, formats
 from ui.servers.status import ShownPool, ShownStatus
+from ui.tables.training_rows import REWARD
 
-COLORS = {
-    "OFFLINE": "gray", "BOOTING": "violet", "ROLLING": "blue", "DRAINING": "blue", "TRAINING": "blue",
-    "EXPORTING": "violet", "COMPLETE": "green", "FAILED": "red",
-}  # fmt: skip
-REWARD = "critic/score/mean"
 POLICY = ("stop_rule", "batch_size", "num_repeat", "min_group", "max_staleness", "mixture")
-
-
-def state_badge(state: str) -> str:
-    """Return the state of an engine as coloured Markdown."""
-    return f":{COLORS.get(state.upper(), 'gray')}-badge[{_short(state.lower(), 60)}]"
 
 
 def show_state(status: ShownStatus) -> None:
     """Show all that the explorer shows of a status."""
-    facts = [state_badge(status.state)]
+    facts = [elements.badge(status.state)]
     if status.experiment_name:
         facts.append(_short(f"{status.project_name}/{status.experiment_name}", 200))
     if status.model:

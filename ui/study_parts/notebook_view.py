@@ -8,13 +8,6 @@ from experiments_db import PlannerQuestion, QuestionStatus, Review
 from ui import elements, formats
 from ui.contents import AUTOMATIC, StudyContents
 
-QUESTION_COLORS = {
-    QuestionStatus.OPEN: "orange",
-    QuestionStatus.ANSWERED: "blue",
-    QuestionStatus.ACCEPTED: "green",
-    QuestionStatus.EXPIRED: "gray",
-}
-
 
 def show_notebook(contents: StudyContents) -> None:
     """Show open questions first, then the notebook and the rest of the record."""
@@ -74,7 +67,7 @@ def _show_review(review: Review, arm: str) -> None:
 
 
 def _show_question(question: PlannerQuestion, *, is_open: bool) -> None:
-    badge = f":{QUESTION_COLORS[question.status]}-badge[{question.status.value}]"
+    badge = elements.badge(question.status)
     asked = f"asked {formats.moment(question.created_at)}"
     until = f", waits until {formats.moment(question.deadline)}" if is_open and question.deadline else ""
     with st.expander(

@@ -16,8 +16,8 @@ from ui import elements, formats, queries
 from ui.contents import FINAL, StudyContents, best_arm
 from ui.curves.series import Series
 from ui.curves.view import show_curves
+from ui.tables.training_rows import REWARD, TRUE_GRADE
 
-REWARD, TRUE_GRADE = "critic/score/mean", "batch/success_rate"
 WAITS = "waits"
 GOOD_POWER = 0.8
 UNDER_WAY = (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.EVALUATING)

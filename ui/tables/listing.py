@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 import pandas as pd
 import streamlit as st
 
-from ui import downloads, elements, formats
+from ui import elements, formats
 from ui.tables.filters import Filter, ListedItem, UnreadableFilter, parse_filter
 
 AS_READ = "newest"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet runs text that begins with one of these as a formula."""
 HELP = (
     "Words that occur in a row, and conditions: `lr>=1e-3`, `status=complete`, `model!=nano`, `note~figure`, "
     '`"two words"`. All have to hold. Any column, setting or metric has a name.'
@@ -45,7 +47,8 @@ class ListView:
             return kept
         filled = [item for item in kept if not formats.is_missing(item.values.get(self.order))]
         empty = [item for item in kept if formats.is_missing(item.values.get(self.order))]
-        return [*sorted(filled, key=lambda item: _rank(item.values[self.order]), reverse=self.is_descending), *empty]
+        filled.sort(key=lambda item: formats.order_of(item.values[self.order]), reverse=self.is_descending)
+        return [*filled, *empty]
 
     def group(self, items: Sequence[ItemT]) -> dict[str, list[ItemT]]:
         """Return the items by their values under the chosen names, in the order in which the values occur."""
@@ -54,11 +57,6 @@ class ListView:
             label = ", ".join(f"{name}={_level(item.values.get(name))}" for name in self.groups)
             groups.setdefault(formats.printable(label), []).append(item)
         return groups
-
-
-def _rank(value: Any) -> tuple[bool, float, str]:
-    is_number = isinstance(value, int | float)
-    return not is_number, float(value) if is_number else 0.0, formats.setting(value)
 
 
 def _level(value: Any) -> str:
@@ -146,11 +144,20 @@ def choose_groups(groups: Mapping[str, Sequence[ItemT]], numbers: Mapping[str, s
     return [labels[number] for number in event.selection.rows if number < len(labels)] or labels
 
 
+def to_csv(frame: pd.DataFrame) -> bytes:
+    """Return a table as CSV. A text that a spreadsheet would take for a formula gets a leading apostrophe."""
+
+    def defuse(value: Any) -> Any:
+        return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+    return frame.apply(lambda column: column.map(defuse)).to_csv(index=False).encode()
+
+
 def show_download(items: Sequence[ListedItem], name: str) -> None:
     """Offer everything that is known of the items as a file."""
     st.download_button(
         "CSV",
-        lambda: downloads.to_csv(pd.DataFrame([{"id": item.id, **item.values} for item in items])),
+        lambda: to_csv(pd.DataFrame([{"id": item.id, **item.values} for item in items])),
         f"{name}.csv",
         "text/csv",
         icon=":material/download:",

@@ -11,7 +11,9 @@ from ui import differences, formats
 from ui.curves.series import Member, Series
 from ui.tables.filters import ListedItem
 
-REWARD, HELD_OUT = "critic/score/mean", "eval/mean"
+REWARD, HELD_OUT, TRUE_GRADE = "critic/score/mean", "eval/mean", "batch/success_rate"
+"""The names of metrics. Arms with different training rewards can be compared by the last one."""
+
 OVER = frozenset({"COMPLETE", "REPLACED", "FAILED", "OFFLINE"})
 EARLY = OVER - {"COMPLETE"}
 BASICS = (

@@ -167,10 +167,10 @@ def test_the_same_program_has_no_diff() -> None:
 def test_tables_are_downloaded_whole_and_formulas_defused() -> None:
     import pandas as pd
 
-    from ui import downloads
+    from ui.tables import listing
 
     frame = pd.DataFrame({"arm": ["=1+1", "b"], "factor": [0.5, "high"], "score": [0.25, None]})
-    assert pd.read_csv(io.BytesIO(downloads.to_csv(frame)))["arm"].to_list() == ["'=1+1", "b"]
+    assert pd.read_csv(io.BytesIO(listing.to_csv(frame)))["arm"].to_list() == ["'=1+1", "b"]
 
 
 ROW = {

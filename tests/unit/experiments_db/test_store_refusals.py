@@ -31,7 +31,7 @@ INVALID: dict[str, tuple[Callable[..., object], str]] = {
     "a blank metric": (lambda store, study, arm, run: record_finding(store, study, arm, metric=" "), "metric"),
     "a cost of NaN": (lambda store, study, *_: store.record_llm_call(study.id, **LLM_CALL), "cost_usd"),
     "a negative charge": (lambda store, study, *_: store.charge_budget(study.id, BudgetKind.RUNS, -1.0, "k"), "negat"),
-    "an endless charge": (lambda store, study, *_: store.charge_budget(study.id, BudgetKind.RUNS, math.inf, "k"), "amount"),
+    "a charge of inf": (lambda store, study, *_: store.charge_budget(study.id, BudgetKind.RUNS, math.inf, "k"), "inf"),
     "a lease of nobody": (lambda store, study, *_: store.acquire_lease(study.id, "", 30), "owner"),
     "a lease of no time": (lambda store, study, *_: store.acquire_lease(study.id, "a", 0), "positive"),
     "a lease of NaN": (lambda store, study, *_: store.acquire_lease(study.id, "a", math.nan), "ttl_s"),

@@ -14,7 +14,6 @@ from swarm.environments.base import EnvironmentTask, Grade, Transcript
 from swarm.errors import BadRequest, EnvironmentFailure, NotFound, ProgramFailure, SwarmError
 from swarm.program import Program, measure, train
 from swarm.program.attempts import MAX_ANSWER_CHARS
-from swarm.program.base import PLAIN
 from swarm.program.gates import until_rest
 from swarm.program.training import _idle_limit
 from swarm.tasks import Split
@@ -92,19 +91,6 @@ def test_a_program_is_bounded_in_training_and_in_evaluation_alike(server: SwarmC
     assert [receipt.usage.calls for receipt in bounded.receipts] == [2] * 4
     with pytest.raises(ProgramFailure, match="of its 2 model calls"):
         train(server, reverse, JOB, greedy, attempt_calls=2)
-
-
-def test_replies_that_the_model_did_not_write_are_told_from_its_own(server: SwarmClient) -> None:
-    def answer_by_code(task: Any, model: Any, session: Any) -> str:
-        model.chat(session.messages)
-        return task.main_query.split()[-1][::-1]
-
-    reverse = load_environment("reverse")
-    shares = [
-        [receipt.model_share for receipt in measure(server, reverse, program, episodes=4).receipts]
-        for program in (PLAIN, Program("computes", answer_by_code))
-    ]
-    assert shares == [[1.0] * 4, [0.0] * 4]
 
 
 def test_a_call_that_the_server_failed_is_not_put_down_to_the_program(

@@ -114,23 +114,6 @@ def test_roles_that_are_not_served_are_named_with_those_that_are(folder: Path, u
     assert done.returncode == 3 and done.stderr.splitlines()[-1].endswith(
         "there is no role 'judge': the roles are solver, checker; a role is served with --server judge=URL"
     )
-    done = run(folder, PAIR, "--server", urls["solver"], "--job", "job.yaml")
-    assert done.returncode == 3
-    assert "no role 'solver': this run has one model, no roles" in done.stderr.splitlines()[-1]
-
-
-def test_a_reward_by_role_is_refused_where_there_are_none(folder: Path, urls: dict[str, str]) -> None:
-    code = "def reward(task, transcript, grade):\n    return {'solver': 1.0}\n"
-    done = run(folder, code, "--server", urls["solver"], "--job", "job.yaml")
-    assert done.returncode == 3
-    assert "rewards for solver: this run has one model and takes one number" in done.stderr.splitlines()[-1]
-
-
-def test_words_that_do_not_fit_are_refused_in_one_line(folder: Path) -> None:
-    done = run(folder, PAIR, "--server", "solver=", "--job", "job.yaml")
-    assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.startswith("program.py: --server: 'solver=' names no role with its server")
-    assert done.stderr.count("\n") == 1
 
 
 def test_the_score_of_several_roles_is_the_grade_of_the_environment(folder: Path, urls: dict[str, str]) -> None:

@@ -16,6 +16,20 @@ from swarm.ledger import EpisodeRow, Ledger
 from swarm.schemas import EpisodeState
 from swarm.types import EpisodeType, ForkReason, Grammar, GrammarKind, SamplingParams
 
+PARAMS = SamplingParams(
+    max_tokens=8,
+    temperature=0.5,
+    stop=("end",),
+    stop_token_ids=(2,),
+    min_p=0.1,
+    presence_penalty=0.5,
+    frequency_penalty=-0.5,
+    repetition_penalty=1.2,
+    logit_bias=((3, -100.0), (4, 1.5)),
+    min_tokens=1,
+    grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type": "integer"}'),
+    top_logprobs=3,
+)
 TOKEN_IDS = st.integers(min_value=-1, max_value=2**31 - 1)
 
 
@@ -143,6 +157,7 @@ def test_turn_round_trip_is_exact_to_the_bit(script: Any, ledger: Ledger, data: 
         weight_versions_T=tuple(data.draw(st.lists(TOKEN_IDS, **exactly))),
         messages=({"role": "user", "content": data.draw(st.text())},),
         fork_reason=data.draw(st.sampled_from([None, *ForkReason])),
+        params=data.draw(st.sampled_from([SamplingParams(max_tokens=8), PARAMS])),
     )
     script.begin(turn.episode_id)
     script.wait(ledger.add_turns([turn]))
@@ -192,29 +207,6 @@ def test_episodes_are_filtered_by_every_given_field(script: Any, ledger: Ledger)
 def test_cursor_of_somebody_else_is_refused(script: Any, ledger: Ledger, cursor: str) -> None:
     with pytest.raises(UnknownParameter, match="cursor"):
         script.wait(ledger.episodes(cursor=cursor))
-
-
-PARAMS = SamplingParams(
-    max_tokens=8,
-    temperature=0.5,
-    stop=("end",),
-    stop_token_ids=(2,),
-    min_p=0.1,
-    presence_penalty=0.5,
-    frequency_penalty=-0.5,
-    repetition_penalty=1.2,
-    logit_bias=((3, -100.0), (4, 1.5)),
-    min_tokens=1,
-    grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type": "integer"}'),
-    top_logprobs=3,
-)
-
-
-def test_params_of_a_turn_are_read_back_as_written(script: Any, ledger: Ledger) -> None:
-    script.begin("e1")
-    script.wait(ledger.add_turns([script.turn("e1", params=PARAMS)]))
-    (turn,) = script.wait(ledger.turns("e1"))
-    assert turn.params == PARAMS
 
 
 def test_choices_are_recorded_together(script) -> None:

@@ -116,15 +116,6 @@ def test_without_an_episode_there_is_no_score_and_the_reason_is_kept(
     assert script.wait(ledger.open_evaluation(0, 0, 9)) == ended
 
 
-def test_a_score_stands_among_the_metrics_of_its_step(ledger: Ledger, script: Any) -> None:
-    train(ledger, script, 1)
-    script.wait(ledger.open_evaluation(1, 1, 4))
-    script.wait(ledger.claim_evaluation(1, "one"))
-    script.wait(ledger.end_evaluation(1, report(score(script, "e", 0.5, version=1))))
-    [point] = script.wait(ledger.trained_batches())
-    assert point.metrics == {"loss": 0.5, "eval/mean": 0.5, "eval/episodes": 1.0}
-
-
 def test_scores_of_weights_that_were_left_are_of_another_past(ledger: Ledger, script: Any) -> None:
     for step in (0, 1, 2):
         if step:

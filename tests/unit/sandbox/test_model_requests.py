@@ -94,61 +94,6 @@ def test_what_is_said_of_the_connection_is_said_anew() -> None:
     assert request.head == head("GET /v1/models HTTP/1.1", "X: y", "connection: close")
 
 
-class Upstream:
-    """Takes connections and keeps what comes; answers each with `answer` once `expected` bytes are there."""
-
-    def __init__(self, answer: bytes, expected: int) -> None:
-        self.received: list[bytes] = []
-        self._answer, self._expected = answer, expected
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        data = await reader.readexactly(self._expected)
-        writer.write(self._answer)
-        await writer.drain()
-        self.received.append(data + await reader.read())
-        writer.close()
-
-
-def exchange(sent: bytes, upstream: Upstream) -> bytes:
-    """What comes back to a guest that sends these bytes and waits."""
-
-    async def run() -> bytes:
-        server = await asyncio.start_server(upstream, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        gate = await asyncio.start_server(
-            model_forwarder(lambda: asyncio.open_connection("127.0.0.1", port), ""), "127.0.0.1", 0
-        )
-        async with server, gate:
-            reader, writer = await asyncio.open_connection("127.0.0.1", gate.sockets[0].getsockname()[1])
-            writer.write(sent)
-            await writer.drain()
-            read = asyncio.ensure_future(reader.read())
-            await asyncio.wait({read}, timeout=2)
-            writer.close()
-            answer = await read
-            await asyncio.sleep(0.1)
-        return answer
-
-    return asyncio.run(run())
-
-
-def test_a_second_request_on_the_same_connection_is_not_carried() -> None:
-    first = head("POST /v1/models HTTP/1.1", "Content-Length: 3")
-    written = read_head(first, "").head
-    upstream = Upstream(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", len(written) + 3)
-    answer = exchange(first + b"abc" + head("POST /v1/swarm/engine/stop HTTP/1.1"), upstream)
-    assert answer.endswith(b"ok")
-    assert upstream.received == [written + b"abc"]
-
-
-def test_a_refused_request_is_answered_and_reaches_nobody() -> None:
-    upstream = Upstream(b"", 1)
-    answer = exchange(head("POST /v1/swarm/engine/stop HTTP/1.1"), upstream)
-    assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
-    assert b"may reach the routes of the model" in answer
-    assert upstream.received == []
-
-
 @pytest.fixture
 def nobody() -> Iterator[int]:
     with socket.socket() as closed:

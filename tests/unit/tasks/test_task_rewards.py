@@ -99,11 +99,6 @@ def test_calculator_agrees_with_integer_arithmetic(x, y, operator):
     assert calculate(f"{x}{operator}{y}") == calculate(f" {x} {operator} {y} ") == str(expected)
 
 
-@given(expression=st.text())
-def test_calculator_never_raises(expression):
-    assert isinstance(calculate(expression), str)
-
-
 @pytest.mark.parametrize("secret", range(1, 13))
 def test_guess_is_always_won_by_halving(secret):
     exchange = task_family("guess").open(make_task("guess", secret=secret))
@@ -153,11 +148,8 @@ def test_an_ended_attempt_takes_no_further_reply():
     assert exchange.reward == 0.0
 
 
-def test_a_task_of_another_family_is_refused():
+def test_tasks_of_another_family_and_unknown_families_are_refused():
     with pytest.raises(BadRequest, match="not of family 'reverse'"):
         task_family("reverse").open(task_family("sort").tasks("train", 1)[0])
-
-
-def test_an_unknown_family_is_refused_with_the_names_there_are():
     with pytest.raises(NotFound, match="reverse, copy, sort, add, count, calc, guess, chain"):
         task_family("juggle")

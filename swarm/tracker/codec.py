@@ -19,7 +19,7 @@ from swarm.errors import BadRequest, JobInvalid
 from swarm.job import ReasoningParser, ToolParser
 from swarm.tracker.conversation import canonical_message, same_tools
 from swarm.tracker.reply import ReplyRules, ReplyStream, ReplySyntax
-from swarm.tracker.template import RenderedTexts, template_options
+from swarm.tracker.template import RenderRequest, template_options
 from swarm.tracker.text import TextStream
 from swarm.tracker.tokenizer import encode_within, generation_stops, load_tokenizer, special_ids
 from swarm.types import FinishReason, ForkReason, Grammar, Message, ToolChoice, ToolSpec, Turn
@@ -32,6 +32,9 @@ _TAIL_TOKENS = 16
 
 SHARED_PROMPTS = 64
 """The most prompts remembered with their ids: enough for the groups that begin at the same time."""
+
+RENDERED_TEXTS = 256
+"""The most conversations remembered with their texts."""
 
 TemplateOptions = Mapping[str, Any]
 """Variables for the chat template, as {"enable_thinking": False}."""
@@ -78,8 +81,7 @@ class Codec:
         # The episodes of a group begin with the same prompt. The cached ids depend on the text alone.
         self._encode_shared = lru_cache(SHARED_PROMPTS)(self._encode_all)
         self._is_inside_behind = lru_cache(SHARED_PROMPTS)(self._read_whether_inside)
-        # A template that renders the time of day gives another text each time, so its texts are not cached.
-        self._texts = None if "strftime_now" in template else RenderedTexts()
+        self._render_once = lru_cache(RENDERED_TEXTS)(self._render_anew)
         added: dict[str, int] = tokenizer.get_added_vocab()
         self.syntax = ReplySyntax.of(template, added, self._special_ids, tool_parser, reasoning_parser)
         self.stop_token_ids: tuple[int, ...] = self._find_stop_tokens(stop_token_ids)
@@ -133,21 +135,19 @@ class Codec:
         for name in template_options:
             if not self.reads_option(name):
                 raise BadRequest(f"the model's chat template does not read the option {name}", param=name)
-        render = partial(self._render_anew, messages, tools, template_options, generation_prompt)
-        if self._texts is None:
-            return render()
-        return self._texts.get(messages, tools, template_options, generation_prompt=generation_prompt, render=render)
+        asked = RenderRequest.of(messages, tools, template_options, generation_prompt)
+        # A template that renders the time of day gives another text each time.
+        is_fixed = "strftime_now" not in self._tokenizer.chat_template
+        return self._render_once(asked) if is_fixed and asked.key is not None else self._render_anew(asked)
 
-    def _render_anew(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], options: TemplateOptions, generation_prompt: bool
-    ) -> str:
+    def _render_anew(self, asked: RenderRequest) -> str:
         try:
             text: str = self._tokenizer.apply_chat_template(
-                [self._for_template(message) for message in messages],
-                tools=[dict(tool) for tool in tools] or None,
-                add_generation_prompt=generation_prompt,
+                [self._for_template(message) for message in asked.messages],
+                tools=[dict(tool) for tool in asked.tools] or None,
+                add_generation_prompt=asked.generation_prompt,
                 tokenize=False,
-                **options,
+                **asked.options,
             )
             # JSON escapes can spell lone surrogates, which no tokenizer accepts.
             text.encode()

@@ -1,13 +1,11 @@
-"""Chat templates: the variables that they read, their rendering as in transformers, and a cache of rendered texts."""
+"""Chat templates: the variables that they read, and their rendering as in transformers."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -83,51 +81,29 @@ def _strftime_now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
-MAX_CHARS = 4 * 2**20
-"""The most characters of all cached texts together."""
+LONGEST_KEPT = 2**16
+"""The most bytes of a conversation whose text is cached."""
 
 
-class RenderedTexts:
-    """The texts used last. Two requests are the same if their JSON is, down to the order of keys."""
+@dataclass(frozen=True, slots=True)
+class RenderRequest:
+    """A conversation to render. Two are equal if their JSON is, down to the order of keys.
 
-    def __init__(self, max_chars: int = MAX_CHARS) -> None:
-        self._max_chars = max_chars
-        self._chars = 0
-        self._texts: OrderedDict[bytes, str] = OrderedDict()
-        # Episodes are decoded for display in other threads.
-        self._lock = threading.Lock()
+    `key` is that JSON. It is None for what is not cached: a long conversation, or one that JSON cannot represent.
+    """
 
-    def get(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec],
-        options: Mapping[str, object],
-        *,
-        generation_prompt: bool,
-        render: Callable[[], str],
-    ) -> str:
-        """Return the cached text, or cache and return the result of `render`. Raise what `render` raises."""
+    key: bytes | None
+    messages: Sequence[Message] = field(compare=False)
+    tools: Sequence[ToolSpec] = field(compare=False)
+    options: Mapping[str, Any] = field(compare=False)
+    generation_prompt: bool = field(compare=False)
+
+    @staticmethod
+    def of(
+        messages: Sequence[Message], tools: Sequence[ToolSpec], options: Mapping[str, Any], generation_prompt: bool
+    ) -> RenderRequest:
         try:
-            asked = to_json([list(messages), list(tools), dict(options), generation_prompt], inf_nan_mode="constants")
+            key = to_json([list(messages), list(tools), dict(options), generation_prompt], inf_nan_mode="constants")
         except (PydanticSerializationError, ValueError):
-            # JSON cannot represent everything that a request may ask a template to render.
-            return render()
-        key = hashlib.blake2b(asked, digest_size=16).digest()
-        with self._lock:
-            text = self._texts.get(key)
-            if text is not None:
-                self._texts.move_to_end(key)
-                return text
-        text = render()
-        self._remember(key, text)
-        return text
-
-    def _remember(self, key: bytes, text: str) -> None:
-        with self._lock:
-            if key in self._texts or len(text) > self._max_chars:
-                return
-            self._texts[key] = text
-            self._chars += len(text)
-            while self._chars > self._max_chars:
-                _, forgotten = self._texts.popitem(last=False)
-                self._chars -= len(forgotten)
+            return RenderRequest(None, messages, tools, options, generation_prompt)
+        return RenderRequest(key if len(key) <= LONGEST_KEPT else None, messages, tools, options, generation_prompt)

@@ -85,15 +85,16 @@ class RunCheckpoints:
 
     def candidates(self, up_to_step: int) -> list[Path]:
         """Return the checkpoints of this step and of earlier ones, newest first."""
-        return [path for path in self.newest_first() if _order(path) <= up_to_step]
+        return [path for path in self.newest_first() if (step_of(path) or 0) <= up_to_step]
 
     def newest_first(self) -> list[Path]:
         """Return every checkpoint of the run, newest first.
 
         If a step has two, the permanent one comes first.
         """
-        found = [path for path in self._all() if step_of(path) is not None]
-        return sorted(found, key=_order, reverse=True)
+        return sorted(
+            [*_steps_in(self._kept), *_steps_in(self._recovery)], key=lambda path: step_of(path) or 0, reverse=True
+        )
 
     def mark_asked(self, step: int) -> None:
         """Record that a user asked for the checkpoint of a step, before it is written. Raise OSError."""
@@ -102,8 +103,7 @@ class RunCheckpoints:
 
     def scheduled_steps(self) -> list[int]:
         """Return the steps with a checkpoint of `save_freq`, oldest first."""
-        steps = sorted(_order(path) for path in _entries(self._kept) if step_of(path) is not None)
-        return [step for step in steps if not self._mark(step).exists()]
+        return [step for path in _steps_in(self._kept) if not self._mark(step := step_of(path) or 0).exists()]
 
     def remove_scheduled(self, step: int) -> None:
         """Remove the `save_freq` checkpoint of a step, as far as that is possible now."""
@@ -111,9 +111,8 @@ class RunCheckpoints:
 
     def prune(self) -> None:
         """Remove all but the newest recovery checkpoints, and partial writes that a crash left behind."""
-        doomed = self._recovery_oldest_first()[:-RECOVERY_KEPT]
-        doomed += [path for folder in (self._kept, self._recovery) for path in _entries(folder) if _is_leftover(path)]
-        for path in doomed:
+        leftovers = [path for folder in (self._kept, self._recovery) for path in folder.glob(".step-*")]
+        for path in [*_steps_in(self._recovery)[:-RECOVERY_KEPT], *leftovers]:
             # A failed removal is tried again after the next checkpoint.
             shutil.rmtree(path, ignore_errors=True)
 
@@ -124,7 +123,7 @@ class RunCheckpoints:
         server, or a job that gets more steps, continues from the newest.
         """
         newest = next(iter(self.newest_first()), None)
-        return [path for path in self._recovery_oldest_first() if path != newest]
+        return [path for path in _steps_in(self._recovery) if path != newest]
 
     def retire(self) -> None:
         """Remove the recovery checkpoints that a finished run no longer needs."""
@@ -140,10 +139,9 @@ class RunCheckpoints:
         Checkpoints that were asked for are renamed to `rewound-N-step-...`; recovery checkpoints are removed. Raise
         OSError.
         """
-        for path in self._all():
-            step = step_of(path)
-            if step is None or step <= after_step:
-                continue
+        for path in self.newest_first():
+            if (step := step_of(path) or 0) <= after_step:
+                break
             if path.parent == self._recovery:
                 shutil.rmtree(path)
             else:
@@ -162,12 +160,6 @@ class RunCheckpoints:
     def _mark(self, step: int) -> Path:
         return self._kept / f"{_ASKED}{self.place(step, kept=True).name}"
 
-    def _recovery_oldest_first(self) -> list[Path]:
-        return sorted((path for path in _entries(self._recovery) if step_of(path) is not None), key=_order)
-
-    def _all(self) -> list[Path]:
-        return [*_entries(self._kept), *_entries(self._recovery)]
-
 
 def step_of(path: Path) -> int | None:
     """Return the step in the name of a checkpoint directory, or None for any other directory."""
@@ -175,16 +167,10 @@ def step_of(path: Path) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _entries(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-
-
-def _order(path: Path) -> int:
-    return step_of(path) or 0
-
-
-def _is_leftover(path: Path) -> bool:
-    return path.name.startswith(".step-")
+def _steps_in(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, the oldest first."""
+    found = [path for path in folder.glob("step-*") if path.is_dir() and step_of(path) is not None]
+    return sorted(found, key=lambda path: (step_of(path) or 0, path))
 
 
 def _unused(path: Path) -> Path:

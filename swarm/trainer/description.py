@@ -63,9 +63,7 @@ def describe_values(
     found, wanted = values[mask], returns[mask]
     spread = wanted.var(correction=0)
     return {
-        "critic/values/mean": found.mean().item(),
-        "critic/values/max": found.max().item(),
-        "critic/values/min": found.min().item(),
+        **_spread("critic/values", found),
         "critic/returns/mean": wanted.mean().item(),
         "critic/vf_explained_var": (1.0 - (wanted - found).var(correction=0) / (spread + 1e-5)).item(),
         **_spread("critic/advantages", advantages[mask]),

@@ -1,7 +1,4 @@
-"""Environments whose worker is the stand-in of tests/stand_ins/verifiers: no verifiers is needed.
-
-Place in the flow: tests of our half of the adapter name them as users name real ones.
-"""
+"""Environments whose worker is the stand-in of tests/stand_ins/verifiers: no verifiers is needed."""
 
 from __future__ import annotations
 

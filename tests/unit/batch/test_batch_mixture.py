@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from batch_support import Clock, begin, is_ready, make_episode, make_pool, reasons
+from batch_support import begin, is_ready, make_episode, make_pool, reasons
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
@@ -18,12 +18,6 @@ from swarm.errors import BadRequest
 from swarm.job import TrainJob
 
 MIXTURE = {"math": 0.4, "code": 0.3, "shell": 0.3}
-
-
-def test_source_outside_the_mixture_is_refused_by_name() -> None:
-    pool = make_pool(batch_size=10, num_repeat=2, mixture=MIXTURE)
-    with pytest.raises(BadRequest, match="'poetry' is not in the mixture \\(code, math, shell\\)"):
-        pool.may_begin("poetry")
 
 
 def test_a_source_whose_quota_is_covered_may_not_begin_until_something_is_lost() -> None:
@@ -113,22 +107,6 @@ def test_a_source_that_was_silent_does_not_crowd_the_others_out_when_it_returns(
     assert quotas_of(pool) == {"code": 4, "math": 4}
 
 
-def test_a_mixture_changed_live_holds_from_the_next_batch_on() -> None:
-    pool = make_pool(batch_size=4, num_repeat=1, mixture={"math": 0.75, "code": 0.25}, max_staleness=1)
-    fill_quotas(pool, 1)
-    pool.add(make_episode("left-over", "left-over", (0,), source="code"))
-    pool.propose(
-        BatchPolicy.of(TrainJob(batch_size=4, num_repeat=1, mixture={"math": 0.5, "shell": 0.5}, max_staleness=1))
-    )
-    assert quotas_of(pool) == {"math": 3, "code": 1}
-    closed = pool.close_batch("b1", 1)
-    assert len(closed.batch.groups) == 4
-    assert set(reasons(closed).values()) == {DropReason.OVER_QUOTA}, "the next mixture has no use for it"
-    assert quotas_of(pool) == {"math": 2, "shell": 2}
-    with pytest.raises(BadRequest, match="code"):
-        pool.may_begin("code")
-
-
 def test_surplus_stays_for_the_next_batch_if_it_may_be_older_then() -> None:
     pool = make_pool(batch_size=2, num_repeat=1, mixture={"math": 0.5, "code": 0.5}, max_staleness=1)
     for number in range(3):
@@ -171,16 +149,6 @@ def test_not_the_same_tasks_lose_in_every_batch() -> None:
             pool.add(make_episode(task_id, task_id, source="math"))
         winners.update(group.task_id for group in pool.close_batch("b1", step).batch.groups)
     assert set(winners) == set("abcd")
-
-
-def test_the_time_of_a_batch_is_not_over_while_it_has_only_tasks_of_a_source_that_it_does_not_take() -> None:
-    clock = Clock()
-    pool = make_pool(batch_size=1, num_repeat=1, mixture={"math": 0.9, "code": 0.1}, batch_timeout_s=60, clock=clock)
-    pool.add(make_episode("c", "c", source="code"))
-    clock.now = 61.0
-    assert not is_ready(pool)
-    pool.add(make_episode("m", "m", source="math"))
-    assert is_ready(pool)
 
 
 def test_groups_that_were_given_up_do_not_make_the_others_wait_in_line() -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from tiny_models import random_model
+from turns import plain_turn
 
-from swarm.types import FinishedEpisode, Group, Sample, TrainBatch
+from swarm.tracker.merge import merge
+from swarm.types import FinishedEpisode, Group, SamplingParams, TrainBatch, Turn
 
 if TYPE_CHECKING:
     import torch
 
 VOCABULARY = 61
-Conversation = list[tuple[list[int], list[int]]]
-"""Turns as (tokens that are read, tokens that were sampled)."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,34 +55,6 @@ def record(sampler: torch.nn.Module, ids: Sequence[int], temperature: float) -> 
     return [0.0, *(logprobs[position - 1, ids[position]].item() for position in range(1, len(ids)))]
 
 
-def merged_sample(
-    episode_id: str,
-    turns: Conversation,
-    first_turn: int,
-    logprobs: Sequence[float],
-    trained_turns: set[int],
-    temperature: float,
-) -> Sample:
-    """One sample over the whole conversation that trains the turns numbered `trained_turns`."""
-    ids: list[int] = []
-    mask: list[bool] = []
-    numbers: list[int] = []
-    for number, (read, sampled) in enumerate(turns, start=first_turn):
-        trained = number in trained_turns
-        ids += read + sampled
-        mask += [False] * len(read) + [trained] * len(sampled)
-        numbers += [-1] * len(read) + [number if trained else -1] * len(sampled)
-    return Sample(
-        episode_id=episode_id,
-        token_ids_T=tuple(ids),
-        loss_mask_T=tuple(mask),
-        logprobs_T=tuple(value if kept else 0.0 for value, kept in zip(logprobs, mask, strict=True)),
-        weight_versions_T=tuple(0 if kept else -1 for kept in mask),
-        turn_indices_T=tuple(numbers),
-        temperatures_T=tuple(temperature if kept else 1.0 for kept in mask),
-    )
-
-
 class EpisodeMaker:
     """Random episodes of one or two conversations, whose samples are merged or one per turn."""
 
@@ -92,39 +65,41 @@ class EpisodeMaker:
         self._temperature = temperature
         self._noise = noise
 
-    def conversation(self) -> Conversation:
-        return [
-            (self._tokens(3 if turn == 0 else 1, 6), self._tokens(1, 7)) for turn in range(self._random.integers(1, 4))
-        ]
-
     def episode(self, episode_id: str, task_id: str, reward: float) -> FinishedEpisode:
-        samples: list[Sample] = []
-        first_turn = 0
+        turns: list[Turn] = []
         for _ in range(self._random.integers(1, 3)):
-            turns = self.conversation()
-            samples += self._samples(episode_id, turns, first_turn)
-            first_turn += len(turns)
-        return FinishedEpisode(episode_id, task_id, "client", reward, None, tuple(samples), 0.0)
+            turns += self._conversation(episode_id, len(turns))
+        apart = (sample for turn in turns for sample in merge([replace(turn, parent=None)]))
+        samples = merge(turns) if self._merged else tuple(apart)
+        return FinishedEpisode(episode_id, task_id, "client", reward, None, samples, 0.0)
 
     def _tokens(self, low: int, high: int) -> list[int]:
         return self._random.integers(1, VOCABULARY, self._random.integers(low, high)).tolist()
 
-    def _samples(self, episode_id: str, turns: Conversation, first_turn: int) -> list[Sample]:
-        ids = list(itertools.chain.from_iterable(read + sampled for read, sampled in turns))
-        exact = record(self._sampler, ids, self._temperature)
+    def _conversation(self, episode_id: str, first: int) -> list[Turn]:
+        parts = [
+            (self._tokens(3 if turn == 0 else 1, 6), self._tokens(1, 7)) for turn in range(self._random.integers(1, 4))
+        ]
+        ids = list(itertools.chain.from_iterable(read + sampled for read, sampled in parts))
         noise = self._random.normal(scale=self._noise, size=len(ids))
+        exact = record(self._sampler, ids, self._temperature)
         logprobs = [float(min(value + shift, -1e-4)) for value, shift in zip(exact, noise, strict=True)]
-        if self._merged:
-            every = set(range(first_turn, first_turn + len(turns)))
-            return [merged_sample(episode_id, turns, first_turn, logprobs, every, self._temperature)]
-        samples: list[Sample] = []
-        for count in range(1, len(turns) + 1):
-            length = sum(len(read) + len(sampled) for read, sampled in turns[:count])
-            last = {first_turn + count - 1}
-            samples.append(
-                merged_sample(episode_id, turns[:count], first_turn, logprobs[:length], last, self._temperature)
+        turns: list[Turn] = []
+        end = 0
+        for number, (read, sampled) in enumerate(parts, start=first):
+            begin, end = end + len(read), end + len(read) + len(sampled)
+            turns.append(
+                plain_turn(
+                    number,
+                    ids[:begin],
+                    sampled,
+                    episode_id=episode_id,
+                    logprobs_T=tuple(logprobs[begin:end]),
+                    params=SamplingParams(max_tokens=8, temperature=self._temperature),
+                    parent=number - 1 if turns else None,
+                )
             )
-        return samples
+        return turns
 
 
 @pytest.fixture(scope="session")

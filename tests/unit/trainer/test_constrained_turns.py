@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -33,7 +31,7 @@ from tiny_models import random_model
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.trainer.token_rows import build_rows
-from swarm.types import Grammar, GrammarKind, Sample, SamplingParams, TrainBatch, Turn
+from swarm.types import Grammar, GrammarKind, Sample, SamplingParams, TrainBatch
 
 torch, plain = Late("torch"), Late("plain_gradients")
 learning, microbatches, updating = (
@@ -240,38 +238,3 @@ def test_a_learner_that_cannot_follow_grammars_refuses_constrained_turns(stage: 
     batch = make_batch(stage.play([[SamplingParams(12, seed=seed, grammar=PERSON) for seed in range(4)]]))
     with pytest.raises(EngineFailure, match="turn 0 of episode episode-0 was sampled under a grammar"):
         learning.Learner(bundled_model(), TrainJob()).step(batch)
-
-
-def answers_no(turn: Turn) -> float:
-    text = text_of([token for token in turn.output_ids_T if token != END])
-    try:
-        return float(json.loads(text)["answer"] == "no")
-    except json.JSONDecodeError:
-        # The limit came before the end.
-        return 0.0
-
-
-@pytest.mark.slow
-def test_learning_to_choose_among_what_a_schema_allows() -> None:
-    stage = Stage(bundled_model())
-    learner = learning.Learner(stage.module, TrainJob(), stage.grammars)
-    grammar = schema(
-        {
-            "type": "object",
-            "properties": {"answer": {"enum": ["yes", "no", "maybe"]}},
-            "required": ["answer"],
-            "additionalProperties": False,
-        }
-    )
-    means: list[float] = []
-    for step in range(1, 31):
-        episodes = stage.play([[SamplingParams(90, seed=100 * step + number, grammar=grammar) for number in range(32)]])
-        rewards = [answers_no(turns[0]) for turns in episodes]
-        means.append(statistics.mean(rewards))
-        report = learner.step(make_batch(episodes, rewards, size=32, step=step), weight_version=step - 1)
-        assert report.metrics.get("training/rollout_logprob_gap_max", 0.0) < 1e-5
-        stage.sampler.publish(step)
-        if min(means[-3:]) > 0.9:
-            break
-    assert means[0] < 0.6, means
-    assert min(means[-3:]) > 0.9, means

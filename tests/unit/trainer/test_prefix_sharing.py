@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from late import Late
 from loss_matrix import EVERY_COMBINATION, job_with_loss
@@ -28,11 +28,9 @@ sharing, trees = (Late(f"swarm.backends.local.learning.sharing.{name}") for name
 adapters = Late("swarm.backends.local.model.adapter")
 
 VOCABULARY = 61
-SMALLEST_LEAD = 1e-4
-"""Covariances are off by some 1e-6 from rounding."""
-PENALISED_BY_RATIO = frozenset({"kl_cov", "dro"})
-"""Losses with a penalty on the log ratio. Before a step's first update it is 0 but for rounding, which then decides the
-sign of the gradient of kl_cov's |log ratio|, and all of the gradient of dro where the advantages are 0."""
+COMBINATIONS = [pair for pair in EVERY_COMBINATION if pair[0] != "kl_cov"]
+"""All but the loss that penalises the token of the largest covariance alone: among equals, rounding decides which it is.
+Before a step's first update, dro has a gradient of rounding where the advantages are 0."""
 SHAPE = BatchShape(seed=3, vocabulary=VOCABULARY, kinds=5, tools=24, prompt=6, repeats=(4, 3), turns=3, grammars=False)
 FAMILIES: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "llama": ("Llama", {}, None),
@@ -107,32 +105,9 @@ def assert_equal(shared: Gradients, apart: Gradients) -> None:
     assert error < 1e-5, f"relative gradient error {error:.2e}"
 
 
-def largest_covariance_is_clear(module: torch.nn.Module, rows: Sequence[Row], job: TrainJob) -> bool:
-    """Whether one token of each minibatch has a larger covariance of advantage and log-probability than all others.
-
-    The loss `kl_cov` penalises that token alone. Where several are equal, as two tokens of a minibatch always are, and
-    all where there is only one advantage, rounding says which of them is taken.
-    """
-    advantages_EL = plain.compute_advantages(rows, job, None)
-    return all(
-        covariance_lead(module, microbatches.collate(rows, chosen, advantages_EL, torch.device("cpu"))) > SMALLEST_LEAD
-        for chosen in draw_minibatches(len(rows), job, 1)
-    )
-
-
-def covariance_lead(module: torch.nn.Module, micro: Any) -> float:
-    """By how much the largest covariance exceeds the next; endless where there is one token."""
-    with torch.no_grad():
-        logprobs_N = micro.spread(updating.TokenScorer(module)(micro).logprobs_N)[micro.mask_RL]
-    advantages_N = micro.advantages_RL[micro.mask_RL]
-    covariances_N = (advantages_N - advantages_N.mean()) * (logprobs_N - logprobs_N.mean())
-    largest = covariances_N.topk(min(2, len(covariances_N))).values.tolist()
-    return largest[0] - largest[1] if len(largest) == 2 else float("inf")
-
-
 @st.composite
 def jobs(draw: st.DrawFn) -> TrainJob:
-    policy_loss, aggregation = draw(st.sampled_from(EVERY_COMBINATION))
+    policy_loss, aggregation = draw(st.sampled_from(COMBINATIONS))
     asked: dict[str, Any] = {
         "loss_agg_mode": aggregation,
         "use_kl_loss": draw(st.booleans()),
@@ -159,9 +134,7 @@ def test_loss_and_gradient_are_those_of_samples_computed_apart(
 ) -> None:
     rows = make_rows(shape, sampler)
     policy, reference = plain.nudged(sampler), sampler if job.use_kl_loss else None
-    if job.policy_loss == "kl_cov":
-        assume(largest_covariance_is_clear(policy, rows, job))
-    start = plain.nudged(policy) if updated or job.policy_loss in PENALISED_BY_RATIO else policy
+    start = plain.nudged(policy) if updated or job.policy_loss == "dro" else policy
     apart = Gradients(policy, start, job, rows, reference, share=False)
     with pytest.MonkeyPatch.context() as patch:
         # The trees are small: what is read in place in large ones must be tried here too.

@@ -117,21 +117,6 @@ def test_adapters_and_gradient_checkpointing_are_set_by_the_fields_of_the_job() 
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (f"{ROLLOUT}.enable_sleep_mode", False),
-        (f"{ACTOR}.fsdp_config.mixed_precision.reduce_dtype", "bf16"),
-        ("actor_rollout_ref.model.override_config.attn_implementation", "eager"),
-        (f"{ACTOR}.optim.override_optimizer_config", {"fused": True}),
-    ],
-)
-def test_settings_that_only_verls_classes_or_libraries_know_are_taken(key: str, value: object) -> None:
-    config = merged({key: value}).config
-    found = omegaconf.OmegaConf.select(config, key)
-    assert (omegaconf.OmegaConf.to_container(found) if omegaconf.OmegaConf.is_config(found) else found) == value
-
-
-@pytest.mark.parametrize(
     ("verl", "fields"),
     [
         ({"actor_rollout_ref.model.use_remove_padding": True}, {}),
@@ -145,6 +130,11 @@ def test_settings_that_only_verls_classes_or_libraries_know_are_taken(key: str, 
             {"n_gpu": 8},
         ),
         ({f"{ACTOR}.optim.num_cycles": 0.5}, {"lr_scheduler_type": "cosine", "total_steps": 10}),
+        # Settings that only verl's classes or its libraries know.
+        ({f"{ROLLOUT}.enable_sleep_mode": False}, {}),
+        ({f"{ACTOR}.fsdp_config.mixed_precision.reduce_dtype": "bf16"}, {}),
+        ({"actor_rollout_ref.model.override_config.attn_implementation": "eager"}, {}),
+        ({f"{ACTOR}.optim.override_optimizer_config": {"fused": True}}, {}),
     ],
 )
 def test_features_are_reached_by_verls_names(verl: dict[str, Any], fields: dict[str, Any]) -> None:

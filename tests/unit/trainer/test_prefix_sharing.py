@@ -29,7 +29,7 @@ adapters = Late("swarm.backends.local.model.adapter")
 
 VOCABULARY = 61
 COMBINATIONS = [pair for pair in EVERY_COMBINATION if pair[0] != "kl_cov"]
-"""All but the loss that penalises the token of the largest covariance alone: among equals, rounding decides which it is.
+"""All but the loss that penalises one token alone, of the largest covariance: among equals, rounding decides.
 Before a step's first update, dro has a gradient of rounding where the advantages are 0."""
 SHAPE = BatchShape(seed=3, vocabulary=VOCABULARY, kinds=5, tools=24, prompt=6, repeats=(4, 3), turns=3, grammars=False)
 FAMILIES: dict[str, tuple[str, dict[str, Any], str | None]] = {

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_support import Stage, play, rolling
+from rollout_support import Stage, rolling
 
 from swarm.errors import EpisodeEnded, IdempotencyMismatch
 from swarm.types import EpisodeType
+
+pytestmark = pytest.mark.anyio
 
 SECRET = "s" * 32
 
@@ -55,16 +57,13 @@ def test_two_of_the_same_begin_at_once_are_one_episode_and_leave_one_place_taken
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-def test_a_secret_of_an_episode_that_is_over_or_another_is_refused(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        begun = await stage.begin(**begin_of())
-        for change in ({"client_id": "desk"}, {"task_id": "u"}, {"data_source": "math"}, {"episode_type": "eval"}):
-            with pytest.raises(IdempotencyMismatch, match="draw one for each episode"):
-                await stage.begin(**begin_of(**change))
-        await stage.episodes.abort(begun.episode_id, "gone")
-        with pytest.raises(EpisodeEnded, match=r"is over \(gone\): draw another one"):
-            await stage.begin(**begin_of())
-        assert stage.pool.running.total() == 0  # type: ignore[attr-defined]
-        assert stage.episodes._admission.running(EpisodeType.TRAIN) == 0
-
-    play(scenario, tmp_path)
+async def test_a_secret_of_an_episode_that_is_over_or_another_is_refused(stage: Stage) -> None:
+    begun = await stage.begin(**begin_of())
+    for change in ({"client_id": "desk"}, {"task_id": "u"}, {"data_source": "math"}, {"episode_type": "eval"}):
+        with pytest.raises(IdempotencyMismatch, match="draw one for each episode"):
+            await stage.begin(**begin_of(**change))
+    await stage.episodes.abort(begun.episode_id, "gone")
+    with pytest.raises(EpisodeEnded, match=r"is over \(gone\): draw another one"):
+        await stage.begin(**begin_of())
+    assert stage.pool.running.total() == 0  # type: ignore[attr-defined]
+    assert stage.episodes._admission.running(EpisodeType.TRAIN) == 0

@@ -10,7 +10,6 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from batch_support import Clock, make_episode
@@ -23,6 +22,8 @@ from swarm.rollout.admission import Admission
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.schemas import EngineState
 from swarm.types import EpisodeType, FinishedEpisode, WeightVersion
+
+pytestmark = pytest.mark.anyio
 
 FOREVER_S = 1e9
 QUIET_ROUNDS = 12
@@ -198,32 +199,25 @@ def attempts_of(tasks: int, num_repeat: int, name: str = "t", source: str = "def
     return iter([(source, f"{name}{task}") for task in range(tasks) for _ in range(num_repeat)])
 
 
-def play(scenario: Any) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 110))
-
-
 JOB = TrainJob(engine="fake", batch_size=8, num_repeat=4)
 
 
 @pytest.mark.parametrize("names_tasks", [True, False])
 @pytest.mark.parametrize("workers", [1, 64])
-def test_twelve_batches_of_tasks_make_twelve_exact_batches_however_many_workers_there_are(
+async def test_twelve_batches_of_tasks_make_twelve_exact_batches_however_many_workers_there_are(
     workers: int, names_tasks: bool
 ) -> None:
-    async def scenario() -> None:
-        world = World(JOB, Chances(), random.Random(workers), names_tasks)
-        await world.open()
-        world.join(attempts_of(12 * 8, 4), workers)
-        await world.train(12)
-        assert len(world.closed) == 12
-        for closed in world.closed:
-            assert [len(group.episodes) for group in closed.batch.groups] == [4] * 8
-            assert closed.dropped == ()
-        tasks = [group.task_id for closed in world.closed for group in closed.batch.groups]
-        # Who names no task is in the batch that its begin happened to fall into.
-        assert len(set(tasks)) == 96 or not names_tasks
-
-    play(scenario())
+    world = World(JOB, Chances(), random.Random(workers), names_tasks)
+    await world.open()
+    world.join(attempts_of(12 * 8, 4), workers)
+    await world.train(12)
+    assert len(world.closed) == 12
+    for closed in world.closed:
+        assert [len(group.episodes) for group in closed.batch.groups] == [4] * 8
+        assert closed.dropped == ()
+    tasks = [group.task_id for closed in world.closed for group in closed.batch.groups]
+    # Who names no task is in the batch that its begin happened to fall into.
+    assert len(set(tasks)) == 96 or not names_tasks
 
 
 @settings(deadline=None, max_examples=25)
@@ -235,32 +229,29 @@ def test_twelve_batches_of_tasks_make_twelve_exact_batches_however_many_workers_
     chances=st.sampled_from([Chances(again=0.1), Chances(final=0.1), Chances(silent=0.1), Chances(0.05, 0.05, 0.05)]),
     interruptions=st.lists(st.sampled_from(["kill", "restart"]), max_size=4),
 )
-def test_batches_are_exact_whatever_fails(
+async def test_batches_are_exact_whatever_fails(
     seed: int, workers: int, max_staleness: int, rule: str, chances: Chances, interruptions: list[str]
 ) -> None:
-    async def scenario() -> None:
-        settings = {"batch_size": 5, "num_repeat": 4, "max_staleness": max_staleness, "stop_rule": rule}
-        world = World(TrainJob.model_validate({"engine": "fake", **settings}), chances, random.Random(seed))
-        await world.open()
-        world.join(attempts_of(1_000, 4), workers)
-        killed = False
-        for number, interruption in enumerate([*interruptions, "none"]):
-            await world.train(3)
-            if interruption == "kill":
-                killed = True
-                await world.kill(max(1, workers // 2))
-                world.join(attempts_of(1_000, 4, name=f"again{number}-"), workers)
-            elif interruption == "restart":
-                await world.restart()
-                world.clients.clear()
-                world.join(attempts_of(1_000, 4, name=f"after{number}-"), workers)
-                killed = True
-        assert len(world.closed) >= 3
-        for closed in world.closed:
-            check_groups(world, closed, is_whole=not killed)
-        await world.kill(1_000)
-
-    play(scenario())
+    settings = {"batch_size": 5, "num_repeat": 4, "max_staleness": max_staleness, "stop_rule": rule}
+    world = World(TrainJob.model_validate({"engine": "fake", **settings}), chances, random.Random(seed))
+    await world.open()
+    world.join(attempts_of(1_000, 4), workers)
+    killed = False
+    for number, interruption in enumerate([*interruptions, "none"]):
+        await world.train(3)
+        if interruption == "kill":
+            killed = True
+            await world.kill(max(1, workers // 2))
+            world.join(attempts_of(1_000, 4, name=f"again{number}-"), workers)
+        elif interruption == "restart":
+            await world.restart()
+            world.clients.clear()
+            world.join(attempts_of(1_000, 4, name=f"after{number}-"), workers)
+            killed = True
+    assert len(world.closed) >= 3
+    for closed in world.closed:
+        check_groups(world, closed, is_whole=not killed)
+    await world.kill(1_000)
 
 
 def check_groups(world: World, closed: ClosedBatch, *, is_whole: bool) -> None:
@@ -277,44 +268,35 @@ def check_groups(world: World, closed: ClosedBatch, *, is_whole: bool) -> None:
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])
-def test_no_task_is_in_two_batches_even_if_attempts_fail_and_are_made_again(max_staleness: int) -> None:
-    async def scenario() -> None:
-        job = JOB.model_copy(update={"max_staleness": max_staleness})
-        world = World(job, Chances(again=0.2), random.Random(7))
-        await world.open()
-        world.join(attempts_of(200, 4), 64)
-        await world.train(12)
-        tasks = Counter(group.task_id for closed in world.closed for group in closed.batch.groups)
-        assert set(tasks.values()) == {1}
-        await world.kill(1_000)
-
-    play(scenario())
+async def test_no_task_is_in_two_batches_even_if_attempts_fail_and_are_made_again(max_staleness: int) -> None:
+    job = JOB.model_copy(update={"max_staleness": max_staleness})
+    world = World(job, Chances(again=0.2), random.Random(7))
+    await world.open()
+    world.join(attempts_of(200, 4), 64)
+    await world.train(12)
+    tasks = Counter(group.task_id for closed in world.closed for group in closed.batch.groups)
+    assert set(tasks.values()) == {1}
+    await world.kill(1_000)
 
 
-def test_a_client_whose_tasks_run_out_ends_the_batch_with_the_groups_that_there_are() -> None:
-    async def scenario() -> None:
-        world = World(JOB, Chances(), random.Random(0))
-        await world.open()
-        world.join(attempts_of(11, 4), 16)
-        await world.train(2)
-        assert [len(closed.batch.groups) for closed in world.closed] == [8, 3]
-        assert world.closed[1].missing_groups == 5
-        assert world.clock.now == pytest.approx(JOB.stall_timeout_s, rel=1e-3)
-
-    play(scenario())
+async def test_a_client_whose_tasks_run_out_ends_the_batch_with_the_groups_that_there_are() -> None:
+    world = World(JOB, Chances(), random.Random(0))
+    await world.open()
+    world.join(attempts_of(11, 4), 16)
+    await world.train(2)
+    assert [len(closed.batch.groups) for closed in world.closed] == [8, 3]
+    assert world.closed[1].missing_groups == 5
+    assert world.clock.now == pytest.approx(JOB.stall_timeout_s, rel=1e-3)
 
 
-def test_a_group_given_up_half_way_without_a_word_is_trained_on_its_survivors_after_its_time() -> None:
-    async def scenario() -> None:
-        world = World(JOB, Chances(silent=0.15), random.Random(3))
-        await world.open()
-        world.join(attempts_of(8, 4), 200)
-        await world.train(1)
-        [closed] = world.closed
-        assert 0 < closed.short_groups == len(world.lost)
-        assert world.clock.now == pytest.approx(JOB.group_timeout_s, rel=1e-3)
-
-    play(scenario())
+async def test_a_group_given_up_half_way_without_a_word_is_trained_on_its_survivors_after_its_time() -> None:
+    world = World(JOB, Chances(silent=0.15), random.Random(3))
+    await world.open()
+    world.join(attempts_of(8, 4), 200)
+    await world.train(1)
+    [closed] = world.closed
+    assert 0 < closed.short_groups == len(world.lost)
+    assert world.clock.now == pytest.approx(JOB.group_timeout_s, rel=1e-3)
 
 
 @settings(deadline=None, max_examples=20)
@@ -324,80 +306,65 @@ def test_a_group_given_up_half_way_without_a_word_is_trained_on_its_survivors_af
     rule=st.sampled_from(["enough_tasks", "enough_non_constant_tasks"]),
     share=st.sampled_from([0.1, 0.4, 0.7]),
 )
-def test_attempts_that_their_client_gives_up_for_good_cost_no_time(
+async def test_attempts_that_their_client_gives_up_for_good_cost_no_time(
     seed: int, workers: int, rule: str, share: float
 ) -> None:
-    async def scenario() -> None:
-        job = JOB.model_copy(update={"stop_rule": rule})
-        world = World(job, Chances(final=share), random.Random(seed))
-        await world.open()
-        world.join(attempts_of(3_000, 4), workers)
-        await world.train(6)
-        assert (len(world.closed), world.clock.now) == (6, 0.0)
-        assert any(closed.short_groups for closed in world.closed)
-        await world.kill(1_000)
-
-    play(scenario())
+    job = JOB.model_copy(update={"stop_rule": rule})
+    world = World(job, Chances(final=share), random.Random(seed))
+    await world.open()
+    world.join(attempts_of(3_000, 4), workers)
+    await world.train(6)
+    assert (len(world.closed), world.clock.now) == (6, 0.0)
+    assert any(closed.short_groups for closed in world.closed)
+    await world.kill(1_000)
 
 
-def test_fewer_tasks_than_a_batch_has_groups_are_run_several_times_in_it() -> None:
-    async def scenario() -> None:
-        world = World(JOB, Chances(), random.Random(0))
-        await world.open()
-        epochs = [attempt for _ in range(6) for attempt in attempts_of(4, 4)]
-        world.join(iter(epochs), 1)
-        await world.train(3)
-        for closed in world.closed:
-            assert Counter(group.task_id for group in closed.batch.groups) == dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
-            assert {len(group.episodes) for group in closed.batch.groups} == {4}
-
-    play(scenario())
+async def test_fewer_tasks_than_a_batch_has_groups_are_run_several_times_in_it() -> None:
+    world = World(JOB, Chances(), random.Random(0))
+    await world.open()
+    epochs = [attempt for _ in range(6) for attempt in attempts_of(4, 4)]
+    world.join(iter(epochs), 1)
+    await world.train(3)
+    for closed in world.closed:
+        assert Counter(group.task_id for group in closed.batch.groups) == dict.fromkeys(["t0", "t1", "t2", "t3"], 2)
+        assert {len(group.episodes) for group in closed.batch.groups} == {4}
 
 
-def test_a_client_that_runs_the_repeats_of_a_task_far_apart_is_served_all_the_same() -> None:
-    async def scenario() -> None:
-        world = World(JOB, Chances(), random.Random(0))
-        await world.open()
-        world.join(iter([("default", f"t{task}") for _ in range(40) for task in range(20)]), 4)
-        await world.train(3)
-        assert [len(closed.batch.groups) for closed in world.closed] == [8, 8, 8]
-        assert all(len(group.episodes) == 4 for closed in world.closed for group in closed.batch.groups)
-        await world.kill(1_000)
-
-    play(scenario())
+async def test_a_client_that_runs_the_repeats_of_a_task_far_apart_is_served_all_the_same() -> None:
+    world = World(JOB, Chances(), random.Random(0))
+    await world.open()
+    world.join(iter([("default", f"t{task}") for _ in range(40) for task in range(20)]), 4)
+    await world.train(3)
+    assert [len(closed.batch.groups) for closed in world.closed] == [8, 8, 8]
+    assert all(len(group.episodes) == 4 for closed in world.closed for group in closed.batch.groups)
+    await world.kill(1_000)
 
 
-def test_a_mixture_whose_source_has_run_out_goes_on_without_it() -> None:
-    async def scenario() -> None:
-        job = JOB.model_copy(update={"mixture": {"math": 0.5, "code": 0.5}})
-        world = World(job, Chances(), random.Random(0))
-        await world.open()
-        world.join(attempts_of(100, 4, source="math"), 16)
-        world.join(attempts_of(4, 4, source="code"), 16)
-        await world.train(2)
-        assert [len(closed.batch.groups) for closed in world.closed] == [8, 4]
-        await world.kill(1_000)
-
-    play(scenario())
+async def test_a_mixture_whose_source_has_run_out_goes_on_without_it() -> None:
+    job = JOB.model_copy(update={"mixture": {"math": 0.5, "code": 0.5}})
+    world = World(job, Chances(), random.Random(0))
+    await world.open()
+    world.join(attempts_of(100, 4, source="math"), 16)
+    world.join(attempts_of(4, 4, source="code"), 16)
+    await world.train(2)
+    assert [len(closed.batch.groups) for closed in world.closed] == [8, 4]
+    await world.kill(1_000)
 
 
-def test_a_mixture_waits_for_a_source_whose_clients_take_long_to_start() -> None:
-    async def scenario() -> None:
-        job = JOB.model_copy(update={"mixture": {"math": 0.5, "code": 0.5}})
-        world = World(job, Chances(), random.Random(0))
-        await world.open()
-        world.join(attempts_of(100, 4, source="math"), 16)
-        for _ in range(200):
-            await asyncio.sleep(0)
-        world.clock.now = 10 * job.stall_timeout_s
-        assert not world.pool.is_ready(())
-        world.join(attempts_of(100, 4, source="code"), 16)
-        await world.train(1)
-        sources = Counter(group.episodes[0].data_source for group in world.closed[0].batch.groups)
-        assert sources == {"math": 4, "code": 4}
-        await world.kill(1_000)
-
-    play(scenario())
+async def test_a_mixture_waits_for_a_source_whose_clients_take_long_to_start() -> None:
+    job = JOB.model_copy(update={"mixture": {"math": 0.5, "code": 0.5}})
+    world = World(job, Chances(), random.Random(0))
+    await world.open()
+    world.join(attempts_of(100, 4, source="math"), 16)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    world.clock.now = 10 * job.stall_timeout_s
+    assert not world.pool.is_ready(())
+    world.join(attempts_of(100, 4, source="code"), 16)
+    await world.train(1)
+    sources = Counter(group.episodes[0].data_source for group in world.closed[0].batch.groups)
+    assert sources == {"math": 4, "code": 4}
+    await world.kill(1_000)
 
 
 @settings(deadline=None, max_examples=30)
@@ -407,39 +374,36 @@ def test_a_mixture_waits_for_a_source_whose_clients_take_long_to_start() -> None
     rounds=st.integers(0, 60),
     patience=st.integers(0, 60),
 )
-def test_episodes_of_a_dead_program_that_run_on_beside_the_same_tasks_of_its_successor_cost_no_time(
+async def test_episodes_of_a_dead_program_that_run_on_beside_the_same_tasks_of_its_successor_cost_no_time(
     seed: int, workers: int, rounds: int, patience: int
 ) -> None:
     """The successor makes up what each group lacks of ended episodes, while those of the dead one hold their places."""
 
-    async def scenario() -> None:
-        dice = random.Random(seed)
-        world = World(JOB, Chances(), dice)
-        await world.open()
-        world.join(attempts_of(4 * 8, 4), workers)
-        training = asyncio.create_task(world.train(4))
-        for _ in range(rounds):
+    dice = random.Random(seed)
+    world = World(JOB, Chances(), dice)
+    await world.open()
+    world.join(attempts_of(4 * 8, 4), workers)
+    training = asyncio.create_task(world.train(4))
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    await world.abandon()
+    done = Counter(task for closed in world.closed for task in tasks_of(closed.batch.episodes))
+    done.update(tasks_of(world.finished.values()))
+    lacking = [("default", f"t{task}") for task in range(4 * 8) for _ in range(4 - done[f"t{task}"])]
+    world.join(iter(sorted(lacking, key=lambda attempt: not done[attempt[1]])), workers)
+    for _ in range(patience):
+        await asyncio.sleep(0)
+    while world.orphans:
+        world.lose(world.orphans.pop())
+        for _ in range(dice.randrange(3)):
             await asyncio.sleep(0)
-        await world.abandon()
-        done = Counter(task for closed in world.closed for task in tasks_of(closed.batch.episodes))
-        done.update(tasks_of(world.finished.values()))
-        lacking = [("default", f"t{task}") for task in range(4 * 8) for _ in range(4 - done[f"t{task}"])]
-        world.join(iter(sorted(lacking, key=lambda attempt: not done[attempt[1]])), workers)
-        for _ in range(patience):
-            await asyncio.sleep(0)
-        while world.orphans:
-            world.lose(world.orphans.pop())
-            for _ in range(dice.randrange(3)):
-                await asyncio.sleep(0)
-        await training
-        assert world.clock.now == 0.0
-        assert [[len(group.episodes) for group in closed.batch.groups] for closed in world.closed] == [[4] * 8] * 4
-        assert not any(closed.dropped for closed in world.closed)
-        assert Counter(task for closed in world.closed for task in tasks_of(closed.batch.episodes)) == Counter(
-            {f"t{task}": 4 for task in range(4 * 8)}
-        )
-
-    play(scenario())
+    await training
+    assert world.clock.now == 0.0
+    assert [[len(group.episodes) for group in closed.batch.groups] for closed in world.closed] == [[4] * 8] * 4
+    assert not any(closed.dropped for closed in world.closed)
+    assert Counter(task for closed in world.closed for task in tasks_of(closed.batch.episodes)) == Counter(
+        {f"t{task}": 4 for task in range(4 * 8)}
+    )
 
 
 def tasks_of(episodes: Iterable[FinishedEpisode]) -> list[str]:

@@ -21,6 +21,8 @@ from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.transactions.two_phase import ASK_AT_LEAST_S, state_without_engine
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState
 
+pytestmark = pytest.mark.anyio
+
 LEASE_S = 2.5
 """Long enough for an episode to be prepared in time on a busy machine, short enough to be waited for."""
 
@@ -73,117 +75,100 @@ def coordinator() -> Iterator[Coordinator]:
     server.close()
 
 
-def test_a_prepared_episode_is_in_no_pool_and_holds_the_batch_back_until_it_is_committed(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        secret, episode = secrets.token_urlsafe(32), await stage.begin()
-        await stage.call(episode)
-        first = await prepare(stage, episode.episode_id, secret)
-        assert (first.episode.state, first.replayed) == (EpisodeState.PREPARED, False)
-        assert (await prepare(stage, episode.episode_id, secret)).replayed
-        assert stage.pool.progress().episodes == 0
-        assert not await stage.episodes.drained(0.05)
-        with pytest.raises(EpisodeEnded, match="prepared"):
-            stage.episodes.authorize(episode.api_key)
-        [view] = stage.episodes.running_views()
-        assert view.state is EpisodeState.PREPARED
-        assert await stage.episodes.transactions.state_of(secret) is TransactionState.PENDING
-        receipt = await stage.episodes.transactions.commit(episode.episode_id, secret)
-        assert (receipt.episode.state, receipt.replayed) == (EpisodeState.COMPLETED, False)
-        assert (await stage.episodes.transactions.commit(episode.episode_id, secret)).replayed
-        assert await stage.episodes.drained(0.05)
-        [finished] = stage.pool.close_batch("batch", 1).batch.episodes
-        assert (finished.reward, finished.trained_tokens) == (1.0, 2)
-        assert await stage.episodes.transactions.state_of(secret) is TransactionState.COMMITTED
-
-    play(scenario, tmp_path, min_group=1)
+@pytest.mark.job(min_group=1)
+async def test_a_prepared_episode_is_in_no_pool_and_holds_the_batch_back_until_it_is_committed(stage: Stage) -> None:
+    secret, episode = secrets.token_urlsafe(32), await stage.begin()
+    await stage.call(episode)
+    first = await prepare(stage, episode.episode_id, secret)
+    assert (first.episode.state, first.replayed) == (EpisodeState.PREPARED, False)
+    assert (await prepare(stage, episode.episode_id, secret)).replayed
+    assert stage.pool.progress().episodes == 0
+    assert not await stage.episodes.drained(0.05)
+    with pytest.raises(EpisodeEnded, match="prepared"):
+        stage.episodes.authorize(episode.api_key)
+    [view] = stage.episodes.running_views()
+    assert view.state is EpisodeState.PREPARED
+    assert await stage.episodes.transactions.state_of(secret) is TransactionState.PENDING
+    receipt = await stage.episodes.transactions.commit(episode.episode_id, secret)
+    assert (receipt.episode.state, receipt.replayed) == (EpisodeState.COMPLETED, False)
+    assert (await stage.episodes.transactions.commit(episode.episode_id, secret)).replayed
+    assert await stage.episodes.drained(0.05)
+    [finished] = stage.pool.close_batch("batch", 1).batch.episodes
+    assert (finished.reward, finished.trained_tokens) == (1.0, 2)
+    assert await stage.episodes.transactions.state_of(secret) is TransactionState.COMMITTED
 
 
-def test_another_result_or_another_transaction_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        secret, other = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        episode, second = await stage.begin(), await stage.begin()
-        with pytest.raises(Conflict, match="prepare it first"):
-            await stage.episodes.transactions.commit(episode.episode_id, secret)
-        await prepare(stage, episode.episode_id, secret)
-        with pytest.raises(IdempotencyMismatch):
-            await prepare(stage, episode.episode_id, secret, reward=0.5)
-        for refused in (prepare(stage, episode.episode_id, other), prepare(stage, second.episode_id, secret)):
-            with pytest.raises(Conflict):
-                await refused
+async def test_another_result_or_another_transaction_is_refused_and_changes_nothing(stage: Stage) -> None:
+    secret, other = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+    episode, second = await stage.begin(), await stage.begin()
+    with pytest.raises(Conflict, match="prepare it first"):
+        await stage.episodes.transactions.commit(episode.episode_id, secret)
+    await prepare(stage, episode.episode_id, secret)
+    with pytest.raises(IdempotencyMismatch):
+        await prepare(stage, episode.episode_id, secret, reward=0.5)
+    for refused in (prepare(stage, episode.episode_id, other), prepare(stage, second.episode_id, secret)):
         with pytest.raises(Conflict):
-            await stage.episodes.transactions.commit(episode.episode_id, other)
-        with pytest.raises(Conflict, match="prepared"):
-            await stage.end(episode.episode_id)
-        assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
-        await stage.call(second)
-
-    play(scenario, tmp_path)
-
-
-def test_the_coordinator_gives_up_the_episode_of_a_silent_client_and_says_so_afterwards(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=LEASE_S)
-        await prepare(stage, episode.episode_id, secret)
-        await eventually(lambda: not stage.episodes.running_views())
-        assert await state_of(stage, episode.episode_id) == (EpisodeState.EXPIRED, "lease_expired")
-        assert await stage.episodes.transactions.state_of(secret) is TransactionState.ABORTED
-        with pytest.raises(EpisodeEnded):
-            await stage.episodes.transactions.commit(episode.episode_id, secret)
-        assert await stage.episodes.transactions.state_of(secrets.token_urlsafe(32)) is TransactionState.ABORTED
-
-    play(scenario, tmp_path)
+            await refused
+    with pytest.raises(Conflict):
+        await stage.episodes.transactions.commit(episode.episode_id, other)
+    with pytest.raises(Conflict, match="prepared"):
+        await stage.end(episode.episode_id)
+    assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
+    await stage.call(second)
 
 
-def test_a_commit_that_comes_too_late_is_refused_for_good(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        secret, episode = secrets.token_urlsafe(32), await stage.begin()
-        await prepare(stage, episode.episode_id, secret)
-        row = await stage.ledger.episode(episode.episode_id)
-        assert row.transaction_sha256 is not None
-        late = await stage.ledger.commit_episode(
-            episode.episode_id,
-            transaction_sha256=row.transaction_sha256,
-            ended_at=time.time() + COMMIT_LIMIT_S + 1,
-        )
-        assert (late.episode.state, late.episode.outcome) == (EpisodeState.EXPIRED, "commit_timeout")
-        with pytest.raises(EpisodeEnded, match="commit_timeout"):
-            await stage.episodes.transactions.commit(episode.episode_id, secret)
-
-    play(scenario, tmp_path)
+async def test_the_coordinator_gives_up_the_episode_of_a_silent_client_and_says_so_afterwards(stage: Stage) -> None:
+    secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=LEASE_S)
+    await prepare(stage, episode.episode_id, secret)
+    await eventually(lambda: not stage.episodes.running_views())
+    assert await state_of(stage, episode.episode_id) == (EpisodeState.EXPIRED, "lease_expired")
+    assert await stage.episodes.transactions.state_of(secret) is TransactionState.ABORTED
+    with pytest.raises(EpisodeEnded):
+        await stage.episodes.transactions.commit(episode.episode_id, secret)
+    assert await stage.episodes.transactions.state_of(secrets.token_urlsafe(32)) is TransactionState.ABORTED
 
 
-def test_an_abort_works_on_the_coordinator_and_ends_the_transaction(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        secret, episode = secrets.token_urlsafe(32), await stage.begin()
-        await prepare(stage, episode.episode_id, secret)
-        await stage.episodes.abort(episode.episode_id, "changed_my_mind")
-        assert await state_of(stage, episode.episode_id) == (EpisodeState.ABORTED, "changed_my_mind")
-        assert await stage.episodes.transactions.state_of(secret) is TransactionState.ABORTED
-        assert await stage.episodes.drained(0.05)
+async def test_a_commit_that_comes_too_late_is_refused_for_good(stage: Stage) -> None:
+    secret, episode = secrets.token_urlsafe(32), await stage.begin()
+    await prepare(stage, episode.episode_id, secret)
+    row = await stage.ledger.episode(episode.episode_id)
+    assert row.transaction_sha256 is not None
+    late = await stage.ledger.commit_episode(
+        episode.episode_id,
+        transaction_sha256=row.transaction_sha256,
+        ended_at=time.time() + COMMIT_LIMIT_S + 1,
+    )
+    assert (late.episode.state, late.episode.outcome) == (EpisodeState.EXPIRED, "commit_timeout")
+    with pytest.raises(EpisodeEnded, match="commit_timeout"):
+        await stage.episodes.transactions.commit(episode.episode_id, secret)
 
-    play(scenario, tmp_path)
+
+async def test_an_abort_works_on_the_coordinator_and_ends_the_transaction(stage: Stage) -> None:
+    secret, episode = secrets.token_urlsafe(32), await stage.begin()
+    await prepare(stage, episode.episode_id, secret)
+    await stage.episodes.abort(episode.episode_id, "changed_my_mind")
+    assert await state_of(stage, episode.episode_id) == (EpisodeState.ABORTED, "changed_my_mind")
+    assert await stage.episodes.transactions.state_of(secret) is TransactionState.ABORTED
+    assert await stage.episodes.drained(0.05)
 
 
 @pytest.mark.parametrize(
     ("answer", "fate"),
     [("committed", (EpisodeState.COMPLETED, None)), ("aborted", (EpisodeState.ABORTED, "transaction_aborted"))],
 )
-def test_elsewhere_a_silent_clients_episode_does_as_its_coordinator_did(
-    tmp_path: Path, coordinator: Coordinator, answer: str, fate: tuple[EpisodeState, str | None]
+async def test_elsewhere_a_silent_clients_episode_does_as_its_coordinator_did(
+    stage: Stage, coordinator: Coordinator, answer: str, fate: tuple[EpisodeState, str | None]
 ) -> None:
-    async def scenario(stage: Stage) -> None:
-        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=LEASE_S)
-        await prepare(stage, episode.episode_id, secret, coordinator=coordinator.url)
-        await eventually(lambda: coordinator.paths)
-        assert set(coordinator.paths) == {f"/v1/swarm/transactions/{secret}"}
-        assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
-        with pytest.raises(Conflict, match="on its coordinator"):
-            await stage.episodes.abort(episode.episode_id, "impatient")
-        coordinator.body = f'{{"state":"{answer}"}}'.encode()
-        await eventually(lambda: not stage.episodes.running_views())
-        assert await state_of(stage, episode.episode_id) == fate
-
-    play(scenario, tmp_path)
+    secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=LEASE_S)
+    await prepare(stage, episode.episode_id, secret, coordinator=coordinator.url)
+    await eventually(lambda: coordinator.paths)
+    assert set(coordinator.paths) == {f"/v1/swarm/transactions/{secret}"}
+    assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
+    with pytest.raises(Conflict, match="on its coordinator"):
+        await stage.episodes.abort(episode.episode_id, "impatient")
+    coordinator.body = f'{{"state":"{answer}"}}'.encode()
+    await eventually(lambda: not stage.episodes.running_views())
+    assert await state_of(stage, episode.episode_id) == fate
 
 
 def test_an_answer_that_is_none_decides_nothing(tmp_path: Path, coordinator: Coordinator) -> None:
@@ -239,20 +224,17 @@ def test_peers_come_from_flags_or_the_environment_and_must_be_addresses(monkeypa
         ServerConfig.from_environment()
 
 
-def test_nobody_answers_until_the_very_end_and_the_episode_is_dropped_and_counted(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=LEASE_S)
-        await prepare(stage, episode.episode_id, secret, coordinator="http://127.0.0.1:9")
-        [running] = stage.episodes.transactions.running.by_id.values()
-        assert running.row.ended_at is not None
-        long_ago = running.row.ended_at - ASK_AT_LEAST_S
-        object.__setattr__(running.row, "ended_at", long_ago)
-        object.__setattr__(running.row, "deadline_at", long_ago)
-        await eventually(lambda: not stage.episodes.running_views())
-        assert await state_of(stage, episode.episode_id) == (EpisodeState.EXPIRED, "transaction_unresolved")
-        assert await stage.ledger.failures() == {"transaction_unresolved": 1}
-
-    play(scenario, tmp_path)
+async def test_nobody_answers_until_the_very_end_and_the_episode_is_dropped_and_counted(stage: Stage) -> None:
+    secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=LEASE_S)
+    await prepare(stage, episode.episode_id, secret, coordinator="http://127.0.0.1:9")
+    [running] = stage.episodes.transactions.running.by_id.values()
+    assert running.row.ended_at is not None
+    long_ago = running.row.ended_at - ASK_AT_LEAST_S
+    object.__setattr__(running.row, "ended_at", long_ago)
+    object.__setattr__(running.row, "deadline_at", long_ago)
+    await eventually(lambda: not stage.episodes.running_views())
+    assert await state_of(stage, episode.episode_id) == (EpisodeState.EXPIRED, "transaction_unresolved")
+    assert await stage.ledger.failures() == {"transaction_unresolved": 1}
 
 
 def test_prepared_episodes_outlive_a_stop_of_the_engine_and_the_server(tmp_path: Path) -> None:
@@ -278,12 +260,11 @@ def test_prepared_episodes_outlive_a_stop_of_the_engine_and_the_server(tmp_path:
     play(after, tmp_path, min_group=1)
 
 
-def test_without_an_engine_a_transaction_whose_client_is_gone_is_aborted_when_it_is_asked_for(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
-        secret, episode = secrets.token_urlsafe(32), await stage.begin(idle_timeout_s=0.05)
-        await prepare(stage, episode.episode_id, secret)
-        await asyncio.sleep(0.1)
-        assert await state_without_engine(stage.ledger, secret) is TransactionState.ABORTED
-        assert (await state_of(stage, episode.episode_id))[0] is EpisodeState.EXPIRED
-
-    play(scenario, tmp_path)
+async def test_without_an_engine_a_transaction_whose_client_is_gone_is_aborted_when_it_is_asked_for(
+    stage: Stage,
+) -> None:
+    secret, episode = secrets.token_urlsafe(32), await stage.begin(idle_timeout_s=0.05)
+    await prepare(stage, episode.episode_id, secret)
+    await asyncio.sleep(0.1)
+    assert await state_without_engine(stage.ledger, secret) is TransactionState.ABORTED
+    assert (await state_of(stage, episode.episode_id))[0] is EpisodeState.EXPIRED

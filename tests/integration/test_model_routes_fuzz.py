@@ -19,6 +19,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from model_bodies import MINIMAL, TOOL, rich_body
 from server_processes import serving
 from tests_support import begin, wait_for_state
 
@@ -36,86 +37,7 @@ ANSWERED_WITHIN_CPU_S = 10.0
 SETTLED_WITHIN_S = 60.0
 """After an answer, what it took is given back."""
 
-TOOL = {
-    "type": "function",
-    "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {}}}},
-}
-CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-SAMPLING: dict[str, Any] = {
-    "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0, "logit_bias": {"5": 1.0}, "seed": 7, "stop": ["zzz"], "stop_token_ids": [5],
-    "min_tokens": 0, "ignore_eos": False, "stream_options": {"include_usage": True}, "user": "me", "model": "default",
-    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
-    "return_token_ids": True, "n": 2, "stream": False, "max_tokens": 8,
-}  # fmt: skip
-RICH: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {
-        **SAMPLING,
-        "messages": [
-            {"role": "system", "content": "s"},
-            {"role": "user", "content": [{"type": "text", "text": "u"}]},
-            {"role": "assistant", "content": None, "tool_calls": [CALL]},
-            {"role": "tool", "tool_call_id": "call00000", "content": "1"},
-            {"role": "user", "content": "hi", "name": "n"},
-        ],
-        "tools": [TOOL],
-        "tool_choice": {"type": "function", "function": {"name": "f"}},
-        "parallel_tool_calls": True,
-        "logprobs": True,
-        "top_logprobs": 2,
-        "max_completion_tokens": 8,
-        "chat_template_kwargs": {"enable_thinking": False},
-        "reasoning_effort": "low",
-        "structured_outputs": {"regex": "a+"},
-        "metadata": {"a": "b"},
-    },
-    "/v1/completions": {
-        **SAMPLING, "prompt": ["Once", [5, 6]], "echo": True, "logprobs": 2, "best_of": 2, "suffix": "",
-        "add_special_tokens": False, "return_tokens_as_token_ids": True, "structured_outputs": {"json": "{}"},
-    },
-    "/v1/messages": {
-        "model": "default",
-        "max_tokens": 8,
-        "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "u"}]},
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "1"}]},
-        ],
-        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
-        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-        "thinking": {"type": "disabled"},
-        "metadata": {"user_id": "u"},
-        "stop_sequences": ["zzz"],
-        "temperature": 1.0,
-        "stream": False,
-    },
-    "/v1/responses": {
-        "model": "default",
-        "instructions": "s",
-        "input": [
-            {"role": "user", "content": [{"type": "input_text", "text": "u"}]},
-            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "c1", "output": "1"},
-        ],
-        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}],
-        "tool_choice": "auto",
-        "text": {"format": {"type": "text"}},
-        "reasoning": {"effort": "low"},
-        "max_output_tokens": 8,
-        "temperature": 1.0,
-        "stream": False,
-        "store": False,
-    },
-    "/tokenize": {
-        "model": "default", "prompt": "x", "messages": [{"role": "user", "content": "u"}], "tools": [TOOL],
-        "add_generation_prompt": True, "return_token_strs": True,
-    },
-    "/detokenize": {"model": "default", "tokens": [1, 2]},
-}  # fmt: skip
-"""By route: a body with every kind of thing it may hold. Not all of it goes together."""
-
-RICH["/v1/messages/count_tokens"] = RICH["/v1/messages"]
+RICH = {route: rich_body(route) for route in MINIMAL}
 
 
 @dataclass

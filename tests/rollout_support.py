@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,16 +126,6 @@ async def rolling(home: Path, *, max_running: int = 100, **job: Any) -> AsyncIte
             expiry.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await expiry
-
-
-def play(scenario: Callable[[Stage], Awaitable[None]], home: Path, limit_s: float = 30, **settings: Any) -> None:
-    """Run a scenario on a rolling rollout."""
-
-    async def on_stage() -> None:
-        async with rolling(home, **settings) as stage:
-            await scenario(stage)
-
-    asyncio.run(asyncio.wait_for(on_stage(), limit_s))
 
 
 async def _open_run(ledger: Ledger, job: TrainJob) -> Sequence[RecordedEpisode]:

@@ -10,6 +10,11 @@ import pytest
 from scripted_server import Canned, Heard, ScriptedServer
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
 @pytest.fixture
 def scripted() -> Iterator[ScriptedServer]:
     server = ScriptedServer()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import time
@@ -14,6 +13,8 @@ from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.client.events import EventFeed
 from swarm.client.exchange import Server
 from swarm.errors import Forbidden, ServerUnreachable, SwarmError
+
+pytestmark = pytest.mark.anyio
 
 STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 
@@ -91,21 +92,17 @@ def test_an_unknown_address_is_reported_at_once(free_port: int) -> None:
         next(client.events())
 
 
-def test_async_stream_does_the_same(scripted: Any, stream: Any) -> None:
+async def test_async_stream_does_the_same(scripted: Any, stream: Any) -> None:
     scripted.script(stream(1), stream(2))
-
-    async def use() -> list[int]:
-        read: list[int] = []
-        async with AsyncSwarmClient(scripted.url) as client:
-            events = client.events()
-            async for found in events:
-                read.append(found.event_id)
-                if len(read) == 2:
-                    break
-            await events.aclose()
-        return read
-
-    assert asyncio.run(asyncio.wait_for(use(), 60)) == [1, 2]
+    read: list[int] = []
+    async with AsyncSwarmClient(scripted.url) as client:
+        events = client.events()
+        async for found in events:
+            read.append(found.event_id)
+            if len(read) == 2:
+                break
+        await events.aclose()
+    assert read == [1, 2]
 
 
 def test_data_over_several_lines_is_one_event() -> None:

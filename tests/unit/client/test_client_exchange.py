@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,6 +27,8 @@ from swarm.errors import (
     Unavailable,
 )
 from swarm.types import Task, WorkflowOutput
+
+pytestmark = pytest.mark.anyio
 
 JOB = {"job": {"lr": 0.001}, "resolved": {"lr": 0.001}}
 TASK = Task("2+2?", "sum/1")
@@ -250,16 +251,12 @@ def test_thirty_two_threads_share_one_client(swarm_double: Any, client: Any) -> 
     assert {heard.path.split("/")[4]: heard.body["reward"] for heard in ended} == {f"e{n}": float(n) for n in range(96)}
 
 
-def test_async_client_keeps_the_same_rules(scripted: Any, refusal: Any, canned: Any) -> None:
+async def test_async_client_keeps_the_same_rules(scripted: Any, refusal: Any, canned: Any) -> None:
     scripted.script(refusal(503, "rollout_paused", retry_after="0"), canned(body=BEGUN), refusal(409, "conflict"))
-
-    async def use() -> None:
-        async with AsyncSwarmClient(scripted.url, timeout=3.0) as client:
-            episode_id, _ = await client.begin_episode()
-            with pytest.raises(Conflict):
-                await client.end_episode(TASK, episode_id, WorkflowOutput(1.0))
-
-    asyncio.run(asyncio.wait_for(use(), 60))
+    async with AsyncSwarmClient(scripted.url, timeout=3.0) as client:
+        episode_id, _ = await client.begin_episode()
+        with pytest.raises(Conflict):
+            await client.end_episode(TASK, episode_id, WorkflowOutput(1.0))
     assert len(scripted.heard) == 3
 
 

@@ -20,6 +20,8 @@ from swarm.client.heartbeat import BEATS_PER_LEASE, MAX_REMEMBERED, Leases
 from swarm.errors import EpisodeEnded
 from swarm.types import Task, WorkflowOutput
 
+pytestmark = pytest.mark.anyio
+
 TASK = Task("2+2?", "sum/1")
 HEARTBEAT = "/v1/swarm/heartbeat"
 FindThreads = Callable[[], list[threading.Thread]]
@@ -133,22 +135,19 @@ def test_a_program_that_forgot_an_episode_still_ends(swarm_double: Any) -> None:
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
-def test_the_task_of_an_async_client_beats_and_ends(swarm_double: Any) -> None:
-    async def use() -> None:
-        async with AsyncSwarmClient(swarm_double.url, client_id="async") as client:
-            held, _ = await client.begin_episode(lease_s=1.0)
-            while len(beats(swarm_double)) < 2:
-                await asyncio.sleep(0.05)
-            assert beats(swarm_double)[0].body == {"client_id": "async", "episode_ids": [held]}
-            swarm_double.ended = {held: "deadline"}
-            while any(task.get_name() == "swarm heartbeat" for task in asyncio.all_tasks()):
-                await asyncio.sleep(0.05)
-            with pytest.raises(EpisodeEnded, match="deadline"):
-                await client.end_episode(TASK, held, WorkflowOutput(1.0))
-            await client.begin_episode(lease_s=1.0)
-        assert not any(task.get_name() == "swarm heartbeat" for task in asyncio.all_tasks())
-
-    asyncio.run(asyncio.wait_for(use(), 60))
+async def test_the_task_of_an_async_client_beats_and_ends(swarm_double: Any) -> None:
+    async with AsyncSwarmClient(swarm_double.url, client_id="async") as client:
+        held, _ = await client.begin_episode(lease_s=1.0)
+        while len(beats(swarm_double)) < 2:
+            await asyncio.sleep(0.05)
+        assert beats(swarm_double)[0].body == {"client_id": "async", "episode_ids": [held]}
+        swarm_double.ended = {held: "deadline"}
+        while any(task.get_name() == "swarm heartbeat" for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.05)
+        with pytest.raises(EpisodeEnded, match="deadline"):
+            await client.end_episode(TASK, held, WorkflowOutput(1.0))
+        await client.begin_episode(lease_s=1.0)
+    assert not any(task.get_name() == "swarm heartbeat" for task in asyncio.all_tasks())
 
 
 def test_a_result_on_its_way_is_not_taken_for_a_lost_episode() -> None:

@@ -24,6 +24,8 @@ from swarm.job import TrainJob
 from swarm.schemas import EngineState, EpisodeState
 from swarm.types import Task, WorkflowOutput
 
+pytestmark = pytest.mark.anyio
+
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=3)
 Agent = Callable[[Task, Credentials], WorkflowOutput]
 TASKS = [Task(f"say {n}", f"say/{n}") for n in range(2)]
@@ -202,17 +204,14 @@ def test_evaluation_of_nothing_is_refused(rolling: SwarmClient, answer: Agent) -
         evaluate(rolling, [], answer)
 
 
-def test_async_client_does_the_same(server_url: str, answer: Agent) -> None:
-    async def use() -> tuple[float, str]:
-        async with AsyncSwarmClient(server_url, timeout=60) as client:
-            await client.auto_sync_train_config_and_start_engine(JOB)
-            async with client.open_episode(TASKS[0]) as episode:
-                episode.output = await asyncio.to_thread(answer, TASKS[0], episode.credentials)
-            with pytest.raises(ZeroDivisionError):
-                async with client.open_episode(TASKS[1]) as broken:
-                    1 / 0  # noqa: B018
-            detail = await client.episode(broken.episode_id)
-            assert episode.receipt is not None
-            return len((await client.episode(episode.episode_id)).turns), str(detail.episode.state)
-
-    assert asyncio.run(asyncio.wait_for(use(), 60)) == (1, "aborted")
+async def test_async_client_does_the_same(server_url: str, answer: Agent) -> None:
+    async with AsyncSwarmClient(server_url, timeout=60) as client:
+        await client.auto_sync_train_config_and_start_engine(JOB)
+        async with client.open_episode(TASKS[0]) as episode:
+            episode.output = await asyncio.to_thread(answer, TASKS[0], episode.credentials)
+        with pytest.raises(ZeroDivisionError):
+            async with client.open_episode(TASKS[1]) as broken:
+                1 / 0  # noqa: B018
+        assert episode.receipt is not None
+        assert len((await client.episode(episode.episode_id)).turns) == 1
+        assert (await client.episode(broken.episode_id)).episode.state == "aborted"

@@ -13,6 +13,8 @@ import pytest
 
 from swarm import AsyncConnectionStack, ConnectionStack
 
+pytestmark = pytest.mark.anyio
+
 
 class Echo(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -109,12 +111,9 @@ def test_tasks_of_a_loop_share_connections_too(url: str) -> None:
     assert len({text.split()[1] for text in texts}) <= 8
 
 
-def test_a_connection_in_use_by_a_task_as_its_client_is_closed_is_closed_after_use(url: str) -> None:
-    async def ask() -> httpx.Response:
-        http = httpx.AsyncClient(transport=AsyncConnectionStack(), timeout=60)
-        async with http.stream("GET", f"{url}/last") as reply:
-            await http.aclose()
-            assert (await reply.aread()).startswith(b"/last")
-        return reply
-
-    assert not is_open(asyncio.run(ask()))
+async def test_a_connection_in_use_by_a_task_as_its_client_is_closed_is_closed_after_use(url: str) -> None:
+    http = httpx.AsyncClient(transport=AsyncConnectionStack(), timeout=60)
+    async with http.stream("GET", f"{url}/last") as reply:
+        await http.aclose()
+        assert (await reply.aread()).startswith(b"/last")
+    assert not is_open(reply)

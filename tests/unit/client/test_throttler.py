@@ -19,6 +19,8 @@ from swarm.client.throttler import capacity_in_batch
 from swarm.errors import BadRequest
 from swarm.schemas import Status
 
+pytestmark = pytest.mark.anyio
+
 
 def status_with(
     *, state: str = "ROLLING", rule: str = "enough_tasks", target: int = 4, repeat: int = 2, step: int = 0,
@@ -110,22 +112,18 @@ def test_episodes_begin_at_the_rate_without_bursts() -> None:
     assert began[-1] - began[0] >= 19 / 50 - 0.01
 
 
-def test_who_gives_up_waiting_leaves_its_place_to_the_next() -> None:
+async def test_who_gives_up_waiting_leaves_its_place_to_the_next() -> None:
     throttler = Throttler(max_running=1)
-
-    async def use() -> None:
-        async with throttler:
-            waiting = asyncio.create_task(throttler.__aenter__())
-            following = asyncio.create_task(throttler.__aenter__())
-            await asyncio.sleep(0.05)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            assert not following.done()
-        await asyncio.wait_for(following, 60)
-        assert throttler.running == 1
-        await throttler.__aexit__(None, None, None)
-
-    asyncio.run(asyncio.wait_for(use(), 60))
+    async with throttler:
+        waiting = asyncio.create_task(throttler.__aenter__())
+        following = asyncio.create_task(throttler.__aenter__())
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert not following.done()
+    await asyncio.wait_for(following, 60)
+    assert throttler.running == 1
+    await throttler.__aexit__(None, None, None)
     assert throttler.running == 0
 
 
@@ -195,26 +193,22 @@ def test_a_server_that_is_away_stops_nobody(free_port: int) -> None:
         pass
 
 
-def test_async_client_under_a_throttler(scripted: Any, canned: Any) -> None:
+async def test_async_client_under_a_throttler(scripted: Any, canned: Any) -> None:
     scripted.script(canned(body=status_with(target=1, repeat=2, running_train=1)))
-
-    async def use() -> int:
-        async with AsyncSwarmClient(scripted.url) as client:
-            throttler = Throttler(client)
-            with pytest.raises(BadRequest, match="async with"), throttler:
-                pass
-            waiting = [asyncio.create_task(throttler.__aenter__()) for _ in range(5)]
-            while not any(task.done() for task in waiting):
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.4)
-            admitted = sum(task.done() for task in waiting)
-            for task in waiting:
-                task.cancel()
-            await asyncio.wait(waiting)
-            return admitted
-
-    # One runs elsewhere, one of ours, and the batch takes two.
-    assert asyncio.run(asyncio.wait_for(use(), 60)) == 1
+    async with AsyncSwarmClient(scripted.url) as client:
+        throttler = Throttler(client)
+        with pytest.raises(BadRequest, match="async with"), throttler:
+            pass
+        waiting = [asyncio.create_task(throttler.__aenter__()) for _ in range(5)]
+        while not any(task.done() for task in waiting):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.4)
+        admitted = sum(task.done() for task in waiting)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        # One runs elsewhere, one of ours, and the batch takes two.
+        assert admitted == 1
 
 
 def test_the_runner_goes_through_the_throttler() -> None:

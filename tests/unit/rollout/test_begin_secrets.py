@@ -21,40 +21,34 @@ def begin_of(**changes: Any) -> dict[str, Any]:
     return {"begin_secret": SECRET, "client_id": "laptop", "task_id": "t", **changes}
 
 
-def test_the_same_begin_again_is_the_same_episode_also_after_a_restart_of_the_server(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with rolling(tmp_path, num_repeat=2, batch_size=1) as stage:
-            first, again = await stage.begin(**begin_of()), await stage.begin(**begin_of())
-            assert (again.episode_id, again.api_key) == (first.episode_id, first.api_key)
-            assert stage.pool.running == {"default": 1}
-            assert SECRET not in first.api_key
-        async with rolling(tmp_path, num_repeat=2, batch_size=1) as stage:
-            restored = await stage.begin(**begin_of())
-            assert (restored.episode_id, restored.api_key) == (first.episode_id, first.api_key)
-            other = await stage.begin(**begin_of(begin_secret="o" * 32))
-            assert other.episode_id != first.episode_id
-            assert stage.pool.running == {"default": 2}
-            # The group of the task is whole: the orphan of a lost answer would have opened a second one.
-            assert len({id(each) for each in stage.pool._groups}) == 1
-            await stage.call(restored)
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+async def test_the_same_begin_again_is_the_same_episode_also_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    async with rolling(tmp_path, num_repeat=2, batch_size=1) as stage:
+        first, again = await stage.begin(**begin_of()), await stage.begin(**begin_of())
+        assert (again.episode_id, again.api_key) == (first.episode_id, first.api_key)
+        assert stage.pool.running == {"default": 1}
+        assert SECRET not in first.api_key
+    async with rolling(tmp_path, num_repeat=2, batch_size=1) as stage:
+        restored = await stage.begin(**begin_of())
+        assert (restored.episode_id, restored.api_key) == (first.episode_id, first.api_key)
+        other = await stage.begin(**begin_of(begin_secret="o" * 32))
+        assert other.episode_id != first.episode_id
+        assert stage.pool.running == {"default": 2}
+        # The group of the task is whole: the orphan of a lost answer would have opened a second one.
+        assert len({id(each) for each in stage.pool._groups}) == 1
+        await stage.call(restored)
 
 
-def test_two_of_the_same_begin_at_once_are_one_episode_and_leave_one_place_taken(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with rolling(tmp_path, batch_size=1, num_repeat=2) as stage:
-            before = [await stage.begin(task_id="t", client_id="desk") for _ in range(2)]
-            waiting = [await stage.begin_waiting(**begin_of()) for _ in range(2)]
-            for each in before:
-                await stage.episodes.abort(each.episode_id, "gone")
-            begun = await asyncio.gather(*waiting)
-            assert len({each.episode_id for each in begun}) == 1
-            assert stage.pool.running == {"default": 1}
-            # Its place is free for the other repeat.
-            await stage.begin(task_id="t", client_id="laptop")
-
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+async def test_two_of_the_same_begin_at_once_are_one_episode_and_leave_one_place_taken(tmp_path: Path) -> None:
+    async with rolling(tmp_path, batch_size=1, num_repeat=2) as stage:
+        before = [await stage.begin(task_id="t", client_id="desk") for _ in range(2)]
+        waiting = [await stage.begin_waiting(**begin_of()) for _ in range(2)]
+        for each in before:
+            await stage.episodes.abort(each.episode_id, "gone")
+        begun = await asyncio.gather(*waiting)
+        assert len({each.episode_id for each in begun}) == 1
+        assert stage.pool.running == {"default": 1}
+        # Its place is free for the other repeat.
+        await stage.begin(task_id="t", client_id="laptop")
 
 
 async def test_a_secret_of_an_episode_that_is_over_or_another_is_refused(stage: Stage) -> None:

@@ -7,7 +7,6 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rollout_support import Stage, eventually, rolling, sampled_turn
@@ -227,45 +226,30 @@ async def test_closing_aborts_whatever_runs(stage: Stage) -> None:
     assert (await stage.ledger.failures()) == {"engine_stopped": 3}
 
 
-def test_running_episodes_go_on_after_a_crash_with_key_turns_and_source(tmp_path: Path) -> None:
-    async def crash() -> list[Any]:
-        async with rolling(tmp_path) as stage:
-            episodes = [await stage.begin(data_source="math", lease_s=5, client_id="laptop") for _ in range(2)]
-            await stage.call(episodes[0])
-            return episodes
-
-    async def go_on(episodes: list[Any]) -> None:
-        first, second = episodes
-        async with rolling(tmp_path) as stage:
-            assert stage.episodes.running(EpisodeType.TRAIN) == 2
-            [client] = stage.episodes.client_views()
-            assert (client.client_id, client.running) == ("laptop", 2)
-            assert stage.episodes.pool_view().sources["math"].running == 2
-            assert stage.episodes.heartbeat_client("laptop", [first.episode_id, second.episode_id]) == {}
-            assert stage.episodes.authorize(first.api_key).tree.turns[0].output_ids_T == (4, 5)
-            await stage.call(first)
-            await stage.end(first.episode_id, turn_rewards=[1, 0])
-            assert stage.pool.progress().episodes == 1
-            await stage.episodes.abort(second.episode_id, "enough")
-
-    episodes = asyncio.run(asyncio.wait_for(crash(), 30))
-    asyncio.run(asyncio.wait_for(go_on(episodes), 30))
+async def test_running_episodes_go_on_after_a_crash_with_key_turns_and_source(tmp_path: Path) -> None:
+    async with rolling(tmp_path) as stage:
+        first, second = [await stage.begin(data_source="math", lease_s=5, client_id="laptop") for _ in range(2)]
+        await stage.call(first)
+    async with rolling(tmp_path) as stage:
+        assert stage.episodes.running(EpisodeType.TRAIN) == 2
+        [client] = stage.episodes.client_views()
+        assert (client.client_id, client.running) == ("laptop", 2)
+        assert stage.episodes.pool_view().sources["math"].running == 2
+        assert stage.episodes.heartbeat_client("laptop", [first.episode_id, second.episode_id]) == {}
+        assert stage.episodes.authorize(first.api_key).tree.turns[0].output_ids_T == (4, 5)
+        await stage.call(first)
+        await stage.end(first.episode_id, turn_rewards=[1, 0])
+        assert stage.pool.progress().episodes == 1
+        await stage.episodes.abort(second.episode_id, "enough")
 
 
-def test_an_episode_whose_record_has_a_hole_is_given_up_after_a_crash(tmp_path: Path) -> None:
-    async def crash() -> str:
-        async with rolling(tmp_path) as stage:
-            episode = await stage.begin()
-            await stage.ledger.add_turns([sampled_turn(episode.episode_id, 1, parent=0, fork_reason=None)])
-            return episode.episode_id
-
-    async def go_on(episode_id: str) -> None:
-        async with rolling(tmp_path) as stage:
-            await eventually(lambda: stage.episodes.running(EpisodeType.TRAIN) == 0)
-            assert (await stage.ledger.episode(episode_id)).outcome == "record_incomplete"
-
-    episode_id = asyncio.run(asyncio.wait_for(crash(), 30))
-    asyncio.run(asyncio.wait_for(go_on(episode_id), 30))
+async def test_an_episode_whose_record_has_a_hole_is_given_up_after_a_crash(tmp_path: Path) -> None:
+    async with rolling(tmp_path) as stage:
+        episode_id = (await stage.begin()).episode_id
+        await stage.ledger.add_turns([sampled_turn(episode_id, 1, parent=0, fork_reason=None)])
+    async with rolling(tmp_path) as stage:
+        await eventually(lambda: stage.episodes.running(EpisodeType.TRAIN) == 0)
+        assert (await stage.ledger.episode(episode_id)).outcome == "record_incomplete"
 
 
 @pytest.mark.job(batch_size=6)

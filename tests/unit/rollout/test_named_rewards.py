@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout_support import Stage, play
+from rollout_support import Stage, rolling
 
 from swarm.errors import BadRequest, IdempotencyMismatch
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, ReviseRewardRequest
@@ -37,16 +37,12 @@ async def test_they_are_in_the_batch_and_on_record_and_replay_exactly_once(stage
     assert finished.rewards == (await stage.ledger.episode(episode_id)).rewards == REWARDS
 
 
-def test_a_server_that_comes_back_has_them_in_its_half_filled_batch(tmp_path: Path) -> None:
-    async def before(stage: Stage) -> None:
+async def test_a_server_that_comes_back_has_them_in_its_half_filled_batch(tmp_path: Path) -> None:
+    async with rolling(tmp_path, **GDPO) as stage:
         await stage.end(await run(stage), rewards=REWARDS)
-
-    async def after(stage: Stage) -> None:
+    async with rolling(tmp_path, **GDPO) as stage:
         [recorded] = (await stage.ledger.recover()).completed
-        assert recorded.row.rewards == REWARDS
-
-    play(before, tmp_path, **GDPO)
-    play(after, tmp_path, **GDPO)
+    assert recorded.row.rewards == REWARDS
 
 
 @pytest.mark.parametrize("rewards", [None, {}, {"right": 1.0}])

@@ -12,7 +12,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from rollout_support import Stage, eventually, play
+from rollout_support import Stage, eventually, rolling
 
 from swarm.config import ServerConfig, base_url
 from swarm.errors import BadRequest, Conflict, EpisodeEnded, IdempotencyMismatch, JobInvalid
@@ -171,7 +171,7 @@ async def test_elsewhere_a_silent_clients_episode_does_as_its_coordinator_did(
     assert await state_of(stage, episode.episode_id) == fate
 
 
-def test_an_answer_that_is_none_decides_nothing(tmp_path: Path, coordinator: Coordinator) -> None:
+async def test_an_answer_that_is_none_decides_nothing(coordinator: Coordinator) -> None:
     coordinator_client = CoordinatorClient()
     url = coordinator_client.url(coordinator.url, secrets.token_urlsafe(32))
     answers: list[tuple[int, bytes, dict[str, str]]] = [
@@ -180,15 +180,11 @@ def test_an_answer_that_is_none_decides_nothing(tmp_path: Path, coordinator: Coo
         (200, b'{"state":"maybe"}', {}),
         (200, b'{"state":"aborted"}' + b" " * 5000, {}),
     ]
-
-    async def ask_each() -> None:
-        for coordinator.status, coordinator.body, coordinator.headers in answers:
-            assert await coordinator_client.ask(url) is None
-        assert all(path in url for path in coordinator.paths)
-        assert await CoordinatorClient().ask("http://127.0.0.1:9/v1/swarm/transactions/x") is None
-        await coordinator_client.close()
-
-    asyncio.run(asyncio.wait_for(ask_each(), 20))
+    for coordinator.status, coordinator.body, coordinator.headers in answers:
+        assert await coordinator_client.ask(url) is None
+    assert all(path in url for path in coordinator.paths)
+    assert await CoordinatorClient().ask("http://127.0.0.1:9/v1/swarm/transactions/x") is None
+    await coordinator_client.close()
 
 
 def test_only_named_servers_are_asked_or_those_of_this_machine_by_a_server_that_is_there_alone() -> None:
@@ -237,27 +233,21 @@ async def test_nobody_answers_until_the_very_end_and_the_episode_is_dropped_and_
     assert await stage.ledger.failures() == {"transaction_unresolved": 1}
 
 
-def test_prepared_episodes_outlive_a_stop_of_the_engine_and_the_server(tmp_path: Path) -> None:
-    secret, begun = secrets.token_urlsafe(32), list[str]()
-
-    async def before(stage: Stage) -> None:
+async def test_prepared_episodes_outlive_a_stop_of_the_engine_and_the_server(tmp_path: Path) -> None:
+    secret = secrets.token_urlsafe(32)
+    async with rolling(tmp_path, min_group=1) as stage:
         episode = await stage.begin(task_id="task")
         await stage.call(episode)
-        begun.append(episode.episode_id)
         await prepare(stage, episode.episode_id, secret)
         await stage.episodes.close("engine_stopped")
         assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
         assert await state_without_engine(stage.ledger, secret) is TransactionState.PENDING
-
-    async def after(stage: Stage) -> None:
+    async with rolling(tmp_path, min_group=1) as stage:
         [view] = stage.episodes.running_views()
-        assert (view.episode_id, view.state, view.turns) == (begun[0], EpisodeState.PREPARED, 1)
-        await stage.episodes.transactions.commit(begun[0], secret)
+        assert (view.episode_id, view.state, view.turns) == (episode.episode_id, EpisodeState.PREPARED, 1)
+        await stage.episodes.transactions.commit(episode.episode_id, secret)
         [finished] = stage.pool.close_batch("batch", 1).batch.episodes
         assert finished.trained_tokens == 2
-
-    play(before, tmp_path, min_group=1)
-    play(after, tmp_path, min_group=1)
 
 
 async def test_without_an_engine_a_transaction_whose_client_is_gone_is_aborted_when_it_is_asked_for(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +16,7 @@ import pytest
 from contract.test_sampler_contract import *  # noqa: F403  the promises are written once
 from process_support import descendants, is_running
 from vllm_sampler import disturb, expected_logprobs, export, load_reference, make_vllm_sampler
-from vllm_stand_in import Completion, complete, until
+from vllm_stand_in import Completion, complete
 
 from swarm.backends.replicas.layout import WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
@@ -256,55 +253,9 @@ async def sample_during(sampler: ReplicaSampler, prompt: tuple[int, ...], source
     raise AssertionError("no completion was under way while weights were published")
 
 
-async def test_closing_early_frees_the_request_in_vllm(sampler: ReplicaSampler, prompt: tuple[int, ...]) -> None:
-    async with aclosing(sampler.generate("closed", prompt, ENDLESS)) as stream:
-        await anext(stream)
-        before = await metric(sampler, "vllm:generation_tokens_total")
-
-    async def is_free() -> bool:
-        return await metric(sampler, "vllm:num_requests_running") == 0
-
-    await until(is_free)
-    assert await metric(sampler, "vllm:generation_tokens_total") - before < LONG / 2
-
-
 async def test_every_path_asks_for_the_key(sampler: ReplicaSampler) -> None:
     async with httpx.AsyncClient(base_url=str(sampler.replicas[0].base_url), trust_env=False) as stranger:
         for path in ("/health", "/metrics", "/v1/models", "/is_paused"):
             assert (await stranger.get(path)).status_code == 401
         for path in ("/pause", "/update_weights", "/collective_rpc", "/v1/completions"):
             assert (await stranger.post(path, json={})).status_code == 401
-
-
-async def test_replica_killed_in_the_middle_is_only_a_pause_and_nothing_of_it_is_left(
-    sampler: ReplicaSampler, prompt: tuple[int, ...], tmp_path: Path
-) -> None:
-    module = load_reference()
-    disturb(module, seed=3)
-    await sampler.publish(export(module, tmp_path / "v1.safetensors", version=1))
-    started = asyncio.Event()
-    running = asyncio.create_task(
-        finish(
-            sampler, prompt, "killed", lambda count: started.set() if count > 20 else None,
-            max_tokens=LONG, ignore_eos=True,
-        )
-    )  # fmt: skip
-    await started.wait()
-    pid = sampler.replicas[0].pid
-    assert pid is not None
-    family = descendants(pid)
-    assert len(family) >= 1
-    os.kill(pid, signal.SIGKILL)
-    completion = await running
-    assert len(completion.token_ids) == LONG
-    assert set(completion.versions) == {1}
-    assert completion.logprobs == pytest.approx(
-        expected_logprobs(module, prompt, completion.token_ids, ENDLESS), abs=1e-4
-    )
-    await until(lambda: not any(map(is_running, family)))
-
-
-async def metric(sampler: ReplicaSampler, name: str) -> float:
-    server: Any = sampler.replicas[0]._reached()  # pyright: ignore[reportPrivateUsage]
-    lines = [line for line in (await server._client.text("/metrics")).splitlines() if line.startswith(name)]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)

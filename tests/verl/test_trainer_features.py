@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from verl_batches import make_batch
 
 from swarm.errors import JobInvalid
 from swarm.model_path import BUNDLED_DIRECTORY
-from swarm.types import Group
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -94,26 +92,6 @@ async def test_losses_with_settings_of_their_own_are_trained(
     assert report.metrics["actor/updates"] == 2
     assert report.metrics["actor/grad_norm"] > 0
     assert math.isfinite(report.metrics[metric])
-
-
-async def test_remax_compares_with_the_greedy_episode_of_each_group_and_does_not_train_it(
-    open_trainer: OpenTrainer,
-) -> None:
-    running = await open_trainer(algorithm="remax")
-    batch = make_batch(step=1)
-    groups = [
-        Group(group.task_id, group.episodes[:-1], replace(group.episodes[-1], is_greedy=True)) for group in batch.groups
-    ]
-    report = await running.trainer.train(replace(batch, groups=tuple(groups)))
-    expected = {
-        episode.episode_id: episode.reward - group.greedy.reward
-        for group in groups
-        for episode in group.episodes
-        if group.greedy is not None
-    }
-    assert report.advantages == pytest.approx(expected)
-    assert report.metrics["rollout/episodes"] == len(expected)
-    assert report.metrics["actor/grad_norm"] > 0
 
 
 async def test_stale_tokens_are_corrected_as_the_job_says(open_trainer: OpenTrainer) -> None:

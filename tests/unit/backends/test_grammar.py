@@ -307,12 +307,6 @@ def test_grammars_that_cannot_be_followed_are_refused_in_one_line(grammar: Gramm
     assert len(caught.value.message) < 500
 
 
-def test_what_a_grammar_contradicts_is_refused(model: torch.nn.Module) -> None:
-    for name, value in (("min_tokens", 3), ("ignore_eos", True)):
-        with pytest.raises(BadRequest, match=name):
-            sampler(model).submit(0, PROMPT, SamplingParams(9, grammar=regex("a+"), **{name: value}))
-
-
 def test_a_grammar_is_compiled_once_and_in_bounded_cpu_time() -> None:
     wide = schema({"type": "object", "properties": {f"p{index}": {"type": "string"} for index in range(2200)}})
     assert len(wide.text) < LARGEST_TEXT

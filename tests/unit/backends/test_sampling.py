@@ -1,4 +1,4 @@
-"""From logits to tokens: the sampled distribution, its log-probabilities, and independence of the batch."""
+"""From logits to tokens: the sampled distribution with edits of single logits, and where a completion ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_sampling import plain_logprobs
 
-from swarm.types import SamplingParams
+from swarm.backends.stopping import EndRule
+from swarm.types import FinishReason, SamplingParams
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,3 +110,120 @@ def test_a_row_does_not_depend_on_the_others(rows: list[tuple[float, float, int,
         assert alone == [tokens[row]]
         assert logprob == pytest.approx([logprobs[row]], abs=1e-6)
         assert logprobs[row] > -math.inf
+
+
+VOCABULARY = 12
+END_IDS = (0, 1)
+
+tokens = st.lists(st.integers(0, VOCABULARY - 1), max_size=99)
+penalties = st.sampled_from([0.0, 0.0, -1.5, 0.7, 2.0])
+settings = st.builds(
+    SamplingParams,
+    max_tokens=st.just(9),
+    temperature=st.sampled_from([0.0, 0.5, 1.0, 1.7]),
+    presence_penalty=penalties,
+    frequency_penalty=penalties,
+    repetition_penalty=st.sampled_from([1.0, 0.5, 1.3]),
+    logit_bias=st.dictionaries(st.integers(0, VOCABULARY - 1), st.floats(-100, 100), max_size=3).map(
+        lambda biases: (*biases.items(),)
+    ),
+    min_tokens=st.sampled_from([0, 3, 50]),
+)
+
+
+@given(st.lists(st.tuples(settings, tokens, tokens, st.integers(0, 99)), min_size=1, max_size=5))
+def test_distribution_is_that_of_the_definition(rows: list[tuple[SamplingParams, list[int], list[int], int]]) -> None:
+    logits = torch.stack([3 * torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(row[3])) for row in rows])
+    draws: list[Draw] = []
+    for params, prompt, output, _ in rows:
+        edits = LogitEdits(params, prompt, END_IDS) if LogitEdits.are_needed(params) else None
+        for token in output:
+            if edits is not None:
+                edits.take(token)
+        draws.append(Draw(params, 0.5, edits))
+    chosen, logprobs, _ = sample(logits, draws)
+    for row, (params, prompt, output, _) in enumerate(rows):
+        expected = plain_logprobs(logits[row].numpy(), prompt, output, params, end_ids=END_IDS)
+        assert logprobs[row] == pytest.approx(expected[chosen[row]], abs=1e-5)
+        if not params.temperature:
+            assert expected[chosen[row]] == pytest.approx(expected.max(), abs=1e-5)
+
+
+def test_requests_without_edits_need_none() -> None:
+    assert not LogitEdits.are_needed(SamplingParams(9, 0.5, 0.9, 3, 1, ("a",), (2,), min_p=0.1, top_logprobs=3))
+
+
+def test_a_long_history_is_counted_whole() -> None:
+    bias = tuple((token, 0.5) for token in range(100, 170))
+    params = SamplingParams(9, frequency_penalty=0.01, repetition_penalty=1.1, logit_bias=bias, min_tokens=4999)
+    prompt, history = np.split(np.random.default_rng(0).integers(0, 1000, 5500), [500])
+    edits = LogitEdits(params, prompt.tolist(), range(200, 270))
+    for token in history.tolist():
+        edits.take(token)
+    logits = torch.linspace(-1, 1, 1000)[None]
+    chosen, logprobs, _ = sample(logits, [Draw(params, 0.3, edits)])
+    expected = plain_logprobs(logits[0].numpy(), prompt.tolist(), history.tolist(), params)
+    assert logprobs[0] == pytest.approx(expected[chosen[0]], abs=1e-5)
+
+
+def decode_bytes(token_ids: list[int]) -> str:
+    """Token = byte, as in a byte-level tokenizer without merges."""
+    return bytes(token_ids).decode(errors="replace")
+
+
+def run(output_ids: list[int], params: SamplingParams, room: int = 10_000, stop_ids: tuple[int, ...] = ()) -> int:
+    """How many tokens are taken before the rule ends the completion; all of them if it never does."""
+    rule = EndRule(params, stop_ids, room, decode_bytes)
+    for count in range(1, len(output_ids) + 1):
+        if rule.check(output_ids[:count]) is not None:
+            return count
+    return len(output_ids)
+
+
+def test_stop_token_wins_over_length() -> None:
+    rule = EndRule(SamplingParams(max_tokens=2, stop_token_ids=(9,)), (8,), 10, decode_bytes)
+    assert rule.check([1]) is None
+    assert rule.check([1, 9]) is FinishReason.STOP
+    assert rule.check([8]) is FinishReason.STOP
+    assert rule.check([1, 2]) is FinishReason.LENGTH
+
+
+def test_room_in_the_context_limits_like_max_tokens() -> None:
+    assert run([1] * 20, SamplingParams(max_tokens=15), room=4) == 4
+    assert run([1] * 20, SamplingParams(max_tokens=4), room=15) == 4
+
+
+def test_nothing_but_the_limit_stops_before_min_tokens() -> None:
+    params = SamplingParams(max_tokens=9, min_tokens=3, stop=("b",), stop_token_ids=(9,))
+    assert run([9, 9, 9, 9, 9], params) == 4
+    assert run(list(b"abcdba"), params) == 5
+    assert run(list(b"aaaaaaaaaaaa"), params) == 9
+    # Completed too early; what follows does not complete it again.
+    assert run(list(b"abbcccc"), params) == 7
+
+
+def test_end_tokens_of_the_model_can_be_ignored_but_not_those_of_the_request() -> None:
+    params = SamplingParams(max_tokens=9, ignore_eos=True, stop_token_ids=(9,))
+    assert run([8, 8, 9, 1], params, stop_ids=(8,)) == 3
+
+
+def test_empty_stop_string_never_stops() -> None:
+    assert run(list(b"hello"), SamplingParams(max_tokens=99, stop=("",))) == 5
+
+
+@given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=6), max_size=3))
+def test_stops_at_the_first_byte_that_completes_a_stop_string(text: str, stops: list[str]) -> None:
+    output_ids = list(text.encode())
+    expected = len(output_ids)
+    for count in range(1, len(output_ids) + 1):
+        if any(stop in decode_bytes(output_ids[:count]) for stop in stops):
+            expected = count
+            break
+    assert run(output_ids, SamplingParams(max_tokens=10_000, stop=tuple(stops))) == expected
+
+
+@given(st.text(alphabet="ab", min_size=1, max_size=40), st.text(alphabet="ab", min_size=1, max_size=4))
+def test_repetitive_text_stops_where_the_string_first_occurs(text: str, stop: str) -> None:
+    found = text.find(stop)
+    expected = len(text) if found < 0 else found + len(stop)
+    assert run(list(text.encode()), SamplingParams(max_tokens=10_000, stop=(stop,))) == expected

@@ -14,9 +14,9 @@ import pytest
 from contract.test_trainer_contract import make_batch
 from vllm_stand_in import StandIns, complete, expected_tokens
 
-from swarm.backends.local.engine import build_local, build_worker
+from swarm.backends.local.engine import build_worker
 from swarm.backends.local.pair import PublishingTrainer, build_pair, sampler_settings
-from swarm.backends.pairing import Pair, shared_memory_of
+from swarm.backends.pairing import Pair
 from swarm.config import ServerConfig
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob, build_job
@@ -115,54 +115,11 @@ async def test_a_server_that_is_killed_leaves_no_weights_in_shared_memory(tmp_pa
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.slow
-async def test_a_checkpoint_brings_both_back_to_its_version(pair: Pair[PublishingTrainer], tmp_path: Path) -> None:
-    await pair.trainer.train(await make_batch(pair, step=1))
-    before = load_file(published(pair)[0])
-    await pair.trainer.save(tmp_path / "step-1")
-    await pair.trainer.train(await make_batch(pair, step=2))
-    loaded = await pair.trainer.load(tmp_path / "step-1")
-    assert (loaded.step, loaded.version) == (1, 1)
-    after = load_file(published(pair)[0])
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert set((await complete(pair.sampler, PROMPT)).versions) == {1}
-
-
 async def test_the_pair_is_dead_when_the_worker_is(pair: Pair[PublishingTrainer]) -> None:
     assert pair.trainer.process.pid is not None
     os.kill(pair.trainer.process.pid, signal.SIGKILL)
     async with asyncio.timeout(LIMIT_S):
         assert "signal" in await pair.died() or "SIGKILL" in await pair.died()
-
-
-@pytest.mark.slow
-async def test_a_sampler_that_does_not_take_a_version_is_started_again_with_it(
-    pair: Pair[PublishingTrainer], stand_ins: StandIns
-) -> None:
-    batch = await make_batch(pair, step=1)
-    stand_ins.tell(refuses="/update_weights")
-    training = asyncio.ensure_future(pair.trainer.train(batch))
-    await asyncio.sleep(0.5)
-    stand_ins.tell()
-    async with asyncio.timeout(LIMIT_S):
-        await training
-    assert set((await complete(pair.sampler, PROMPT)).versions) == {1}
-
-
-async def test_on_one_device_vllm_sleeps_while_the_worker_loads_and_trains(stand_ins: StandIns, tmp_path: Path) -> None:
-    config = ServerConfig(home=tmp_path / "home")
-    sampler = stand_ins.sampler(layout={"colocated": True})
-    worker = build_worker(config, tmp_path / "worker.log")
-    loaded, _ = build_local(TrainJob(lr=1e-3).resolve(), config, worker)
-    trainer = PublishingTrainer(loaded, sampler, shared_memory_of(config.home), train_timeout_s=LIMIT_S)
-    pair = Pair(sampler, trainer)
-    async with asyncio.timeout(LIMIT_S):
-        await pair.start()
-        await pair.trainer.train(await make_batch(pair, step=1))
-        await pair.stop()
-        await pair.end()
-    told = [note["what"] for note in stand_ins.notes() if note["what"] in {"/sleep", "/wake_up", "/update_weights"}]
-    assert told == ["/sleep", "/wake_up", "/sleep", "/wake_up", "/update_weights"]
 
 
 def test_a_gpu_is_shared_and_the_job_may_say_how() -> None:

@@ -83,19 +83,15 @@ def run() -> Callable[[BatchSampler, Requests], dict[int, Completion]]:
         completions = {handle: Completion() for handle in requests}
         for handle, (prompt_ids, params) in requests.items():
             sampler.submit(handle, prompt_ids, params)
-        collect(sampler, completions)
+        while not sampler.idle:
+            for piece in sampler.step():
+                assert piece.error is None and piece.token_id is not None
+                completion = completions[piece.handle]
+                completion.token_ids.append(piece.token_id)
+                completion.logprobs.append(piece.logprob)
+                if piece.likeliest is not None:
+                    completion.likeliest.append(piece.likeliest)
+                completion.finish = piece.finish_reason
         return completions
 
     return run
-
-
-def collect(sampler: BatchSampler, completions: dict[int, Completion]) -> None:
-    while not sampler.idle:
-        for piece in sampler.step():
-            assert piece.error is None and piece.token_id is not None
-            completion = completions[piece.handle]
-            completion.token_ids.append(piece.token_id)
-            completion.logprobs.append(piece.logprob)
-            if piece.likeliest is not None:
-                completion.likeliest.append(piece.likeliest)
-            completion.finish = piece.finish_reason

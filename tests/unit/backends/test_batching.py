@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,13 +19,17 @@ from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
-    global torch, AutoModelForCausalLM, Qwen3Config
-    global batching, BatchingLimits, BatchSampler, SHORTEST_MATCH, SlotForward, verify_model
+    global \
+        torch, \
+        AutoModelForCausalLM, \
+        batching, \
+        BatchingLimits, \
+        BatchSampler, \
+        SHORTEST_MATCH, \
+        SlotForward, \
+        verify_model
     import torch
-    from transformers import (
-        AutoModelForCausalLM,
-        Qwen3Config,
-    )
+    from transformers import AutoModelForCausalLM
 
     from swarm.backends.local.decoding import batching
     from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
@@ -53,6 +56,10 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_hidden_layers": 6, "head_dim": 8, "sliding_window": 16},
     ),
 }
+
+
+SLOW = {"llama", "mistral", "gpt-neox"}
+"""What these show, the others show as well."""
 
 
 def model_of(name: str) -> Any:
@@ -125,7 +132,9 @@ def unpack(words: np.ndarray | None) -> np.ndarray:
     return np.unpackbits(words.view(np.uint8), bitorder="little")
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CONFIGS]
+)
 def test_mixed_requests_get_the_same_tokens_batched_as_alone(
     name: str, make_sampler: Any, run: Callable[..., Any]
 ) -> None:
@@ -143,7 +152,7 @@ def test_mixed_requests_get_the_same_tokens_batched_as_alone(
 
 
 def test_bundled_model_samples_the_same_batched_as_alone(
-    run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+    run: Callable[..., Any],
 ) -> None:
     model = AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY).eval()
     tokenizer = read_tokenizer(BUNDLED_DIRECTORY)
@@ -151,7 +160,7 @@ def test_bundled_model_samples_the_same_batched_as_alone(
     letters = np.random.default_rng(2).choice(list("abcdefghij"), (50, 8))
     requests = {
         handle: (tokenizer.encode(f"{TURN}{''.join(letters[handle, : 3 + handle % 6])}{REPLY}").ids, params)
-        for handle, (_, params) in mixed_requests().items()
+        for handle, (_, params) in mixed_requests(20).items()
     }
     for handle, (prompt, params) in requests.items():
         if handle % 3 == 0:
@@ -166,16 +175,14 @@ def test_bundled_model_samples_the_same_batched_as_alone(
     alone = {handle: run(sampler(1), {handle: request})[handle] for handle, request in requests.items()}
     gaps = [full_forward_gap(model, *request, together[handle], grammars) for handle, request in requests.items()]
     same = sum(alone[handle].token_ids == together[handle].token_ids for handle in requests)
-    with capsys.disabled():
-        sys.stdout.write(f"\n  same tokens {same}/50, largest logprob gap to a full forward pass {max(gaps):.1e}\n")
-    assert same == 50
+    assert same == len(requests)
     assert max(gaps) < 1e-5
 
 
 def test_long_prompts_are_prefilled_in_pieces_while_others_decode(
     model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests = mixed_requests()
+    requests = mixed_requests(16)
     whole = run(make_sampler(model), requests)
     monkeypatch.setattr(batching, "PREFILL_TOKENS", 7)
     pieces = run(make_sampler(model), requests)
@@ -184,22 +191,29 @@ def test_long_prompts_are_prefilled_in_pieces_while_others_decode(
         assert pieces[handle].logprobs == pytest.approx(whole[handle].logprobs, abs=1e-5)
 
 
+@pytest.fixture
+def filled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of tokens that each prefill computed for a row."""
+    found: list[int] = []
+    fill = SlotForward.fill
+
+    def record(forward: SlotForward, first_row: int, pieces: Any) -> None:
+        found.extend(len(piece.token_ids) for piece in pieces)
+        fill(forward, first_row, pieces)
+
+    monkeypatch.setattr(SlotForward, "fill", record)
+    return found
+
+
 def test_next_turn_reuses_the_last_one_and_samples_the_same(
-    model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any], filled: list[int]
 ) -> None:
     first = (list(range(3, 60)), SamplingParams(max_tokens=20, seed=1))
     sampler = make_sampler(model, stop_ids=())
     reply = run(sampler, {0: first})[0].token_ids
     second = ([*first[0], *reply, *range(5, 20)], SamplingParams(max_tokens=20, seed=2))
     fresh = run(make_sampler(model, stop_ids=()), {1: second})[1]
-    filled: list[int] = []
-    fill = SlotForward.fill
-
-    def record(forward: SlotForward, first_row: int, pieces: Any) -> None:
-        filled.extend(len(piece.token_ids) for piece in pieces)
-        fill(forward, first_row, pieces)
-
-    monkeypatch.setattr(SlotForward, "fill", record)
+    filled.clear()
     reused = run(sampler, {1: second})[1]
     assert reused.token_ids == fresh.token_ids
     assert reused.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
@@ -208,19 +222,15 @@ def test_next_turn_reuses_the_last_one_and_samples_the_same(
 
 
 def test_requests_that_share_a_prompt_compute_it_once_also_when_they_come_together(
-    model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    model: torch.nn.Module,
+    make_sampler: Any,
+    run: Callable[..., Any],
+    filled: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prompts = [list(range(3, 60)), [*range(3, 40), *range(60, 90)], list(range(40, 90))]
     requests = {handle: (prompts[handle % 3], SamplingParams(max_tokens=9, seed=handle)) for handle in range(9)}
     expected = {handle: run(make_sampler(model), {handle: request})[handle] for handle, request in requests.items()}
-    filled: list[int] = []
-    fill = SlotForward.fill
-
-    def record(forward: SlotForward, first_row: int, pieces: Any) -> None:
-        filled.extend(len(piece.token_ids) for piece in pieces)
-        fill(forward, first_row, pieces)
-
-    monkeypatch.setattr(SlotForward, "fill", record)
     # The second prompt begins like the first one, with 37 tokens.
     once = 56 + 66 - 37 + 49
     # In small pieces, waiting for the last few tokens of another prompt is not worth it.
@@ -275,19 +285,19 @@ def test_a_step_that_admits_nobody_goes_on_with_those_who_have_begun(
 def test_aborts_at_random_do_not_disturb_the_others(
     model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any]
 ) -> None:
-    requests = mixed_requests()
+    requests = mixed_requests(24)
     expected = run(make_sampler(model), requests)
     sampler = make_sampler(model, max_running=8)
     generator = np.random.default_rng(1)
     received: dict[int, list[int]] = {handle: [] for handle in requests}
-    doomed = set(generator.choice(50, 20, replace=False).tolist())
+    doomed = set(generator.choice(24, 10, replace=False).tolist())
     for handle, (prompt, params) in requests.items():
         sampler.submit(handle, prompt, params)
     alive = set(requests)
     while not sampler.idle:
         for piece in sampler.step():
             received[piece.handle].append(piece.token_id)
-        victim = int(generator.integers(50))
+        victim = int(generator.integers(24))
         if victim in doomed:
             sampler.abort(victim)
             alive.discard(victim)

@@ -12,59 +12,30 @@ from typing import Any
 
 import numpy as np
 import pytest
+from constrained_rollouts import END, PROMPT, TOKENIZER, TOOL_CALL, VOCABULARY, bundled_model, schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from tests_support import examples
-from tiny_models import random_model
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 
 from swarm.backends.grammar import LARGEST_TEXT, GrammarCompiler
 from swarm.errors import BadRequest
-from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
 
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
-    global torch, AutoModelForCausalLM, Qwen3Config, BatchingLimits, BatchSampler
+    global torch, BatchingLimits, BatchSampler
     import torch
-    from transformers import AutoModelForCausalLM, Qwen3Config
 
     from swarm.backends.local.decoding.batching import BatchingLimits, BatchSampler
-
-
-END = 2
-VOCABULARY = 384
-TOKENIZER: Any = read_tokenizer(BUNDLED_DIRECTORY)
-PROMPT: list[int] = TOKENIZER.encode("<|im_start|>user\nReverse: abc<|im_end|>\n<|im_start|>assistant\n").ids
-TOOL_CALL = """start: "<tool_call>\\n" call "\\n</tool_call>"
-call: %json {
-  "x-guidance": {"whitespace_pattern": "[ \\n]{1,9}"},
-  "type": "object",
-  "properties": {
-    "name": {"const": "calculator"},
-    "arguments": {
-      "type": "object",
-      "properties": {"expression": {"type": "string", "maxLength": 9}},
-      "required": ["expression"],
-      "additionalProperties": false
-    }
-  },
-  "required": ["name", "arguments"],
-  "additionalProperties": false
-}
-"""
 
 
 @cache
 def compiler() -> GrammarCompiler:
     return GrammarCompiler(TOKENIZER, VOCABULARY, [END])
-
-
-def schema(value: Any) -> Grammar:
-    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
 
 
 def regex(text: str) -> Grammar:
@@ -75,11 +46,9 @@ def decode(token_ids: list[int]) -> str:
     return TOKENIZER.decode(token_ids, skip_special_tokens=False)
 
 
-@pytest.fixture(scope="module", params=["bundled", "random"])
-def model(request: pytest.FixtureRequest) -> torch.nn.Module:
-    if request.param == "bundled":
-        return AutoModelForCausalLM.from_pretrained(BUNDLED_DIRECTORY).eval()
-    return random_model(vocab_size=VOCABULARY, max_position_embeddings=2048)
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    return bundled_model()
 
 
 def sampler(model: torch.nn.Module, stop_ids: tuple[int, ...] = (END,)) -> BatchSampler:
@@ -182,7 +151,7 @@ def test_sampled_completions_follow_their_grammars(model: torch.nn.Module, run: 
 
     kinds: list[tuple[Grammar, Callable[[str], object]]] = [
         *((schema(each), lambda text, s=each: Draft202012Validator(s).validate(json.loads(text))) for each in SCHEMAS),
-        (Grammar(GrammarKind.LARK, TOOL_CALL), check_call),
+        (TOOL_CALL, check_call),
         (regex("(ab|c){2,5}[0-9]"), check_regex),
         (Grammar(GrammarKind.JSON_OBJECT), lambda text: json.loads(text).items()),
     ]

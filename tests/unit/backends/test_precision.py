@@ -54,14 +54,17 @@ def test_a_folder_without_weights_has_no_format_and_a_damaged_file_is_named(tmp_
         stored_dtype(tmp_path)
 
 
-def test_what_a_job_asks_for_is_what_it_gets(tmp_path: Path) -> None:
-    for wanted, device in [("float32", "cpu"), ("float32", "cuda"), ("bfloat16", "cpu")]:
-        assert choose_dtype(tmp_path, wanted=wanted, device=device) == getattr(torch, wanted)
-
-
-def test_auto_is_bfloat16_on_a_gpu_and_float32_for_a_float32_checkpoint_on_a_cpu() -> None:
-    assert choose_dtype(BUNDLED_DIRECTORY, wanted="auto", device="cuda") == torch.bfloat16
-    assert choose_dtype(BUNDLED_DIRECTORY, wanted="auto", device="cpu") == torch.float32
+@pytest.mark.parametrize(
+    ("wanted", "device", "chosen"),
+    [
+        ("float32", "cuda", "float32"),
+        ("bfloat16", "cpu", "bfloat16"),
+        ("auto", "cuda", "bfloat16"),
+        ("auto", "cpu", "float32"),
+    ],
+)
+def test_format_is_what_the_job_asks_for_or_suits_the_device(wanted: str, device: str, chosen: str) -> None:
+    assert choose_dtype(BUNDLED_DIRECTORY, wanted=wanted, device=device) == getattr(torch, chosen)
 
 
 def test_auto_keeps_a_bfloat16_checkpoint_as_it_is_where_the_processor_multiplies_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import os
@@ -11,24 +10,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from server_processes import ServerProcess, server_processes
+from server_threads import RunningServer, StartServer, servers
 from xdist.scheduler import LoadFileScheduling
 
-from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.processes.imports import collect_rarely
 
-START_TIMEOUT_S = 60
 # The short profile says the same of the same code every time; the long one, of `make faults`, looks for what is new.
 COMMON = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("short", max_examples=25, derandomize=True, **COMMON)
@@ -96,18 +90,6 @@ def pytest_collection_finish() -> None:
     collect_rarely()
 
 
-@dataclass
-class RunningServer:
-    """A server in a thread of this process, with its own event loop and a real socket."""
-
-    url: str
-    home: Path
-    stop: Callable[[], None]
-
-
-StartServer = Callable[..., RunningServer]
-
-
 @pytest.fixture
 def swarm_process(tmp_path: Path) -> Iterator[str]:
     """The URL of `swarm start` in a process of its own, without a job."""
@@ -138,7 +120,7 @@ def disk_path() -> Iterator[Path]:
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
     """Starts real servers over HTTP; all are stopped at the end of the test."""
-    with _servers(tmp_path) as start:
+    with servers(tmp_path) as start:
         yield start
 
 
@@ -146,7 +128,7 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
 def start_shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
     """The same for servers that the tests of a module have in common, which tell their episodes apart: whoever asks for
     the same settings gets the same server."""
-    with _servers(tmp_path_factory.mktemp("shared")) as start:
+    with servers(tmp_path_factory.mktemp("shared")) as start:
         running: dict[tuple[str, str], RunningServer] = {}
 
         def share(job: TrainJob | None = None, **settings: object) -> RunningServer:
@@ -156,55 +138,3 @@ def start_shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
             return running[key]
 
         yield share
-
-
-@contextmanager
-def _servers(directory: Path) -> Iterator[StartServer]:
-    from swarm.server.http import serve
-
-    stops: list[Callable[[], None]] = []
-
-    def start(job: TrainJob | None = None, home: Path | None = None, **settings: object) -> RunningServer:
-        home = home or directory / f"server-{len(stops)}"
-        config = ServerConfig.model_validate({"port": 0, "home": home, **settings})
-        announced: Future[str] = Future()
-        loop = asyncio.new_event_loop()
-
-        async def run() -> None:
-            try:
-                await serve(config, job, announced.set_result)
-            except BaseException as error:
-                if announced.done():
-                    raise
-                announced.set_exception(error)
-
-        task: list[asyncio.Task[None]] = []
-
-        def main() -> None:
-            asyncio.set_event_loop(loop)
-            task.append(loop.create_task(run()))
-            try:
-                loop.run_until_complete(task[0])
-            except asyncio.CancelledError:
-                pass
-            finally:
-                loop.run_until_complete(loop.shutdown_asyncgens())
-                loop.run_until_complete(loop.shutdown_default_executor())
-                loop.close()
-
-        thread = threading.Thread(target=main, name="swarm-server", daemon=True)
-        thread.start()
-
-        def stop() -> None:
-            if thread.is_alive():
-                loop.call_soon_threadsafe(task[0].cancel)
-                thread.join(timeout=30)
-            assert not thread.is_alive(), "the server did not stop within 30 s"
-
-        url = announced.result(timeout=START_TIMEOUT_S)
-        stops.append(stop)
-        return RunningServer(url=url, home=home, stop=stop)
-
-    yield start
-    for stop in reversed(stops):
-        stop()

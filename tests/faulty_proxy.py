@@ -1,8 +1,4 @@
-"""A proxy between clients and a server, in a thread of its own, that loses, cuts, delays and repeats what passes.
-
-Place in the flow: tests put it where a load balancer would be. It knows HTTP as far as it must: one request per
-connection, with a length, and a reply that ends with the connection.
-"""
+"""A proxy between clients and a server, in a thread of its own, that loses, cuts, delays and repeats what passes."""
 
 from __future__ import annotations
 
@@ -60,8 +56,11 @@ class Attempt:
 
 @dataclass
 class FaultyProxy:
-    """`choose` says what happens to an attempt; `met` are the faults in the order they happened, `differing` the pairs
-    of replies to two copies of one attempt that did not say the same."""
+    """It takes one request per connection, with a length, and a reply that ends with the connection.
+
+    `choose` says what happens to an attempt. `met` are the faults in the order they happened, `differing` the pairs of
+    replies to two copies of one attempt that did not say the same.
+    """
 
     server_url: str
     choose: Callable[[Attempt], Fault]

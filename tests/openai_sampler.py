@@ -1,7 +1,4 @@
-"""A second kind of sampler server: OpenAI's completions route with token ids, and four routes of its own for weights.
-
-Place in the flow: the adapter of tests/openai_server.py, for tests that replicas depend on no one kind of server.
-"""
+"""A second kind of sampler server: OpenAI's completions route with token ids, and four routes for weights."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A small server of OpenAI's completions route whose answers have token ids, without a model.
-
-Usage: openai_server.py MODEL_DIRECTORY HOST PORT, with the key of its callers in OPENAI_API_KEY. Tokens are drawn from
-a distribution that follows from the last tokens and from the version in the name of the weight file.
-"""
+"""A small server of OpenAI's completions route whose answers have token ids. Usage: MODEL_DIRECTORY HOST PORT."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Servers whose fake sampler takes its time: per token, per weight update, before a step; what it gave is counted.
-
-Place in the flow: tests that start servers patch these backends in. They know nothing of HTTP.
-"""
+"""Servers whose fake sampler takes its time: per token, per weight update, before a step; what it gave is counted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The client library: clients and teams of them, the runner of many episodes, the throttler, and evaluation.
-
-A name loads its module on first use. So the process of a foreign program loads only the connections, and starts sooner.
-"""
+"""The client library: clients and teams of them, the runner of many episodes, the throttler, and evaluation."""
 
 from __future__ import annotations
 
@@ -37,6 +34,7 @@ __all__ = [
     "run_episodes_until_all_complete",
 ]
 
+# On first use, so that the process of a foreign program loads only the connections and starts sooner.
 _MODULE_BY_NAME = {
     **dict.fromkeys(("AsyncSwarmClient", "SwarmClient"), "swarm.client.client"),
     **dict.fromkeys(("AsyncConnectionStack", "ConnectionStack"), "swarm.client.connections"),

@@ -1,8 +1,4 @@
-"""The clients of a swarm server: AsyncSwarmClient for the tasks of one asyncio loop, SwarmClient for threads.
-
-Every method raises the error that the server names (swarm.errors), or ServerUnreachable. `timeout` is in seconds, and
-bounds one call with its retries. Methods that wait for an event have a limit of their own.
-"""
+"""The clients of a swarm server: AsyncSwarmClient for the tasks of one asyncio loop, SwarmClient for threads."""
 
 from __future__ import annotations
 
@@ -17,6 +13,9 @@ from swarm.client.io import Blocking, TaskIo, ThreadIo, blocking, blocking_block
 
 class AsyncSwarmClient(ClientCalls):
     """A client of one swarm server, for the tasks of one loop.
+
+    Every method raises the error that the server names (swarm.errors), or ServerUnreachable. `timeout` is in seconds,
+    and bounds one call with its retries. Methods that wait for an event have a limit of their own.
 
     Close it, or use it as a context manager. While it has running episodes, a task of that loop sends heartbeats.
     """

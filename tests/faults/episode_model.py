@@ -1,8 +1,4 @@
-"""What the contract says of episodes and batches, as plain as can be: what the server is held against.
-
-Place in the flow: test_episode_contract.py does the same to this and to a real server. One rule only: enough tasks, on
-policy, nobody waits for episodes still running, and clients name the task of an episode at its end.
-"""
+"""What the contract says of episodes and batches, as plain as can be: a real server is held against it."""
 
 from __future__ import annotations
 
@@ -31,6 +27,8 @@ class Episode:
 
 
 class Contract:
+    """One rule only: enough tasks, on policy, nobody waits for running episodes. Clients name the task at the end."""
+
     def __init__(self) -> None:
         self.episodes: list[Episode] = []
         self.version = 0

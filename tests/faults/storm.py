@@ -1,7 +1,4 @@
-"""A storm of kill -9 over a server, its engine worker and its clients, under load; and the count of what was lost.
-
-Place in the flow: test_storm.py runs it. Everything is a process of its own, started here and killed by its pid.
-"""
+"""A storm of kill -9 over a server, its engine worker and its clients, under load; and the count of what was lost."""
 
 from __future__ import annotations
 

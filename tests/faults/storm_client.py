@@ -1,8 +1,4 @@
-"""A rollout client to be killed: runs episodes for ever and writes down each acknowledged end before it goes on.
-
-Usage: python storm_client.py URL NAME JOURNAL. The journal gets one JSON line per acknowledgement. Every call is tried
-again until the server, killed and started anew, answers it.
-"""
+"""A rollout client to be killed (URL NAME JOURNAL): it writes one JSON line per acknowledged end before it goes on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One episode on two servers, from a program that stops after every call and waits for a line on stdin to go on.
-
-Place in the flow: test_transactions.py starts it, kills it or a server while it waits, and reads what it printed.
-"""
+"""One episode on two servers, from a program that stops after every call and waits for a line on stdin to go on."""
 
 from __future__ import annotations
 

@@ -141,16 +141,6 @@ def test_a_silent_attempt_is_one_of_the_score_that_the_server_takes(start_server
         assert (done.state, done.scored, done.mean) == ("done", 3, pytest.approx(2 / 3))
 
 
-def test_the_last_step_is_scored_and_then_evaluators_hear_that_it_is_over(start_server: Any) -> None:
-    with rolling(start_server, total_steps=1) as (http, client):
-        score(http, client)
-        train_step(http, 1)
-        wait_for_state(http, "COMPLETE")
-        assert score(http, client).step == 1
-        claimed = client.claim_evaluation(wait_s=20)
-        assert (claimed.evaluation, claimed.is_over) == (None, True)
-
-
 def test_where_no_evaluator_comes_training_waits_once_and_again_when_one_has_asked(start_server: Any) -> None:
     with rolling(start_server, eval_every=1, eval_timeout_s=0.3) as (http, client):
         train_step(http, 1)

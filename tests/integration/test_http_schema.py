@@ -1,10 +1,4 @@
-"""schemathesis over the description of a running server: no server error, no route open without its token.
-
-It makes requests up from the description, valid and invalid ones, and compares every answer with it. A run ends with
-the requests that it has to make, not with a time. Endless streams are cut off after half a second. What ends the server
-or its engine is left out, and so is the claim of an evaluation, which waits for one as long as it is told to;
-test_evaluations.py and test_roles.py speak to that.
-"""
+"""schemathesis over the description of a running server: no server error, no route open without its token."""
 
 from __future__ import annotations
 
@@ -46,6 +40,7 @@ def run_schemathesis(
     directory: Path, url: str, key: str, *, covers_models: bool, phases: str
 ) -> subprocess.CompletedProcess[str]:
     (directory / "schemathesis.toml").write_text(CONFIG.format(key=key, covers_models=str(covers_models).lower()))
+    # What ends the server or its engine is left out, and the claim of an evaluation, which waits as long as it is told.
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", "schemathesis.toml"]
     command += ["run", f"{url}/openapi.json", "--header", f"Authorization: Bearer {COMMANDER}"]
     command += ["--checks", ",".join(CHECKS), "--exclude-path-regex", "/(shutdown|engine/stop|evaluations/claim)$"]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from integration.clients.sampler_tap import Generation, TappedBackends
+from server_threads import START_TIMEOUT_S, servers
 
 import swarm.server.http
 from swarm import SwarmClient, Task, WorkflowOutput
@@ -24,8 +22,6 @@ from swarm.job import TrainJob
 from swarm.schemas import EpisodeDetail, TurnView
 from swarm.types import EpisodeType
 
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 30
 IDLE_TIMEOUT_S = 900
 """A busy machine may take minutes to start a client."""
 
@@ -158,48 +154,20 @@ def _completion(generation: Generation) -> Completion:
 @contextmanager
 def open_stage(home: Path, job: TrainJob, *, context_length: int = CONTEXT_LENGTH) -> Iterator[Stage]:
     """A real server in a thread of this process, its engine started. The context length is that of the fake engine."""
-    config = ServerConfig(port=0, home=home)
     made: list[TappedBackends] = []
 
     def make_backends(config: ServerConfig, log_path: Path) -> TappedBackends:
         made.append(TappedBackends(config, log_path, context_length))
         return made[0]
 
-    announced: Future[str] = Future()
-    loop = asyncio.new_event_loop()
-
-    async def run() -> None:
-        with suppress(asyncio.CancelledError):
-            try:
-                await swarm.server.http.serve(config, None, announced.set_result)
-            except Exception as error:
-                if announced.done():
-                    raise
-                announced.set_exception(error)
-
-    serving = loop.create_task(run())
-    thread = threading.Thread(target=_run, args=(loop, serving), name="tapped-server", daemon=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(swarm.server.http, "Backends", make_backends)
-        thread.start()
-        url = announced.result(timeout=START_TIMEOUT_S)
-    with SwarmClient(url) as client:
-        client.auto_sync_train_config_and_start_engine(job, boot_timeout=START_TIMEOUT_S)
-    stage = Stage(url, home, made[0])
-    try:
-        yield stage
-    finally:
-        stage.close()
-        loop.call_soon_threadsafe(serving.cancel)
-        thread.join(timeout=STOP_TIMEOUT_S)
-        assert not thread.is_alive(), f"the server did not stop within {STOP_TIMEOUT_S} s"
-
-
-def _run(loop: asyncio.AbstractEventLoop, serving: asyncio.Task[None]) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_until_complete(serving)
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
+    with servers(home) as start:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(swarm.server.http, "Backends", make_backends)
+            url = start(home=home).url
+        with SwarmClient(url) as client:
+            client.auto_sync_train_config_and_start_engine(job, boot_timeout=START_TIMEOUT_S)
+        stage = Stage(url, home, made[0])
+        try:
+            yield stage
+        finally:
+            stage.close()

@@ -12,10 +12,6 @@ from swarm.errors import BadRequest, EngineFailure, Forbidden, Unavailable
 from swarm.job import TrainJob
 from swarm.types import Task, WorkflowOutput
 
-POLICY = {
-    "stop_rule": "enough_tasks", "batch_size": 4, "num_repeat": 2, "min_group": 2, "drain_timeout_s": 30.0,
-    "batch_timeout_s": None, "group_timeout_s": 30.0, "stall_timeout_s": 300.0, "max_staleness": 0, "mixture": None,
-}  # fmt: skip
 VIEW = {
     "episode_id": "e1", "episode_type": "train", "state": "completed", "client_id": "c", "task_id": "t",
     "data_source": "math", "reward": 0.5, "is_success": None, "turn_rewards": [0.1], "outcome": None, "turns": 1,
@@ -53,20 +49,6 @@ def test_task_counts_are_read(scripted: Any, client: Any, canned: Any) -> None:
     scripted.script(canned(body={"tasks": [task]}))
     assert [each.model_dump() for each in client.task_counts()] == [task]
     assert sent(scripted) == ("GET", "tasks", None)
-
-
-def test_policy_is_read_and_only_what_is_named_is_changed(scripted: Any, client: Any, canned: Any) -> None:
-    scripted.script(canned(body={"active": POLICY, "next": None}))
-    assert client.batch_policy().active.batch_size == 4
-    assert sent(scripted) == ("GET", "batch/policy", None)
-    scripted.script(canned(body={"active": POLICY, "next": {**POLICY, "batch_size": 8}}))
-    changed = client.update_batch_policy(batch_size=8, max_staleness=0)
-    assert changed.next.batch_size == 8
-    assert sent(scripted) == ("PATCH", "batch/policy", {"batch_size": 8, "max_staleness": 0})
-    client.set_mixture({"math": 0.5, "code": 0.5})
-    assert sent(scripted)[2] == {"mixture": {"math": 0.5, "code": 0.5}}
-    client.set_mixture({})
-    assert sent(scripted)[2] == {"mixture": {}}
 
 
 @pytest.mark.parametrize(

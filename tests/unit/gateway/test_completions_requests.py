@@ -8,9 +8,7 @@ import pytest
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.completions.request import MAX_PROMPT_TOKENS, MAX_PROMPTS, parse_completion_request
-from swarm.gateway.dialects.fields import json_object_grammar
 from swarm.rollout.model_request import RawPrompt, SamplingDefaults
-from swarm.types import Grammar, GrammarKind
 
 DEFAULTS = SamplingDefaults(temperature=0.7, top_p=1.0, max_tokens=99, stop_token_ids=(2,))
 
@@ -68,11 +66,6 @@ def test_sampling_fields_reach_the_sampler() -> None:
 def test_logprobs_of_the_sampled_tokens_alone_are_not_no_logprobs() -> None:
     assert parse(logprobs=0).body.logprobs == 0
     assert parse(logprobs=None).body.logprobs is None
-
-
-def test_a_format_becomes_a_grammar() -> None:
-    assert parse(response_format={"type": "json_object"}).call.params.grammar == json_object_grammar()
-    assert parse(structured_outputs={"regex": "a+"}).call.params.grammar == Grammar(GrammarKind.REGEX, "a+")
 
 
 @pytest.mark.parametrize(

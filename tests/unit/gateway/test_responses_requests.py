@@ -156,15 +156,6 @@ def test_formats_are_grammars(wanted, grammar):
     assert request.shown.settings["text"]["format"] == wanted
 
 
-def test_sampling_parameters():
-    params = _parse(
-        temperature=1, top_p=0.5, max_output_tokens=9, top_logprobs=3, include=["message.output_text.logprobs"], seed=4
-    ).call.params
-    assert (params.temperature, params.top_p, params.max_tokens, params.top_logprobs, params.seed) == (1, 0.5, 9, 3, 4)
-    silent = _parse().call.params
-    assert (silent.temperature, silent.max_tokens, silent.stop_token_ids) == (0.7, 64, (2,))
-
-
 def test_effort_goes_to_templates_that_read_it():
     effort = {"effort": "low", "summary": "auto"}
     assert _conversation(reasoning=effort, reads={"reasoning_effort"}).template_options == {"reasoning_effort": "low"}

@@ -1,7 +1,4 @@
-"""Every batch is what the job says, whoever the clients are: admission and pool as they are, under simulated clients.
-
-Time stands still while anybody can move and jumps to what is due when nobody can, so a run that waits for ever fails.
-"""
+"""Every batch is what the job says, whoever the clients are: admission and pool under simulated clients."""
 
 from __future__ import annotations
 
@@ -42,8 +39,11 @@ class Chances:
 
 @dataclass
 class World:
-    """One server and its clients. `closed` are the batches that were trained, `lost` counts repeats by task that never
-    came."""
+    """One server and its clients.
+
+    Time jumps to what is due once nobody can move, so a run that waits for ever fails. `closed` are the batches that
+    were trained, `lost` counts repeats by task that never came.
+    """
 
     job: TrainJob
     chances: Chances

@@ -71,32 +71,17 @@ def gap(module: torch.nn.Module, stage: Stage, batch: TrainBatch) -> float:
     return (distances_RL * micro.spread(micro.temperatures_N).clamp(max=1.0)).max().item()
 
 
-texts = st.text("abc {:", min_size=1, max_size=3)
-expressions = st.recursive(
-    texts.map(lambda text: text.replace("{", r"\{")),
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: f"({'|'.join(parts)})"),
-        st.lists(inner, min_size=2, max_size=3).map("".join),
-        st.tuples(inner, st.integers(0, 2), st.integers(1, 3)).map(lambda p: f"({p[0]}){{{p[1]},{p[1] + p[2]}}}"),
-    ),
-    max_leaves=5,
-).map(lambda text: Grammar(GrammarKind.REGEX, text))
-values = st.one_of(
-    st.lists(st.text(max_size=5) | st.integers(), min_size=1, max_size=4, unique_by=str).map(lambda v: {"enum": v}),
-    st.integers(0, 6).map(lambda length: {"type": "string", "maxLength": length}),
-    st.just({"type": "integer", "minimum": -5, "maximum": 120}),
+grammars = st.sampled_from(
+    [
+        None,
+        TOOL_CALL,
+        PERSON,
+        COMPACT,
+        WORDS_ONLY,
+        Grammar(GrammarKind.REGEX, r"(a|b(c:){1,3}){0,4}( \{|a)"),
+        schema({"enum": ["yes", "no", 7, -120]}),
+    ]
 )
-schemas = st.dictionaries(st.text("xyz", min_size=1, max_size=3), values, max_size=3).map(
-    lambda properties: schema(
-        {
-            "type": "object",
-            "properties": properties,
-            "required": list(properties)[:1],
-            "additionalProperties": False,
-        }
-    )
-)
-grammars = st.one_of(st.none(), expressions, schemas, st.sampled_from([TOOL_CALL, PERSON, COMPACT]))
 
 
 @st.composite

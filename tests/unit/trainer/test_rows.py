@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +29,7 @@ def test_columns_follow_the_order_of_turns_not_of_samples() -> None:
     assert row.turn_indices_L.tolist() == [0, 1, 1]
     assert row.turns == 2
     micro = microbatches.collate([row], [0], torch.tensor([[1.0, 2.0, 3.0]]), torch.device("cpu"))
+    assert sorted(micro.cells_N.tolist()) == micro.mask_RL.flatten().nonzero().flatten().tolist()
     by_column = micro.spread(micro.targets_N.float())
     assert by_column.tolist() == [[9.0, 6.0, 7.0]]
     assert micro.spread(micro.temperatures_N).tolist() == [[2.0, 0.5, 0.5]]
@@ -52,31 +52,6 @@ def test_tokens_that_cannot_be_trained_are_refused() -> None:
         build_rows(batch_of(Sample("e", (5,), (True,), (-1.0,), (0,), (0,), (1.0,))))
     with pytest.raises(EngineFailure, match="no sampled token"):
         build_rows(batch_of(Sample("e", (5,), (False,), (0.0,), (-1,), (-1,), (1.0,))))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_merged_and_unmerged_episodes_give_the_same_rows(make_batch: MakeBatch, seed: int) -> None:
-    merged = build_rows(make_batch(seed=seed, merged=True))
-    apart = build_rows(make_batch(seed=seed, merged=False))
-    for one, other in zip(merged, apart, strict=True):
-        assert (one.episode_id, one.group, one.reward, one.turns) == (
-            other.episode_id,
-            other.group,
-            other.reward,
-            other.turns,
-        )
-        assert np.array_equal(one.rollout_logprobs_L, other.rollout_logprobs_L)
-        assert np.array_equal(one.turn_indices_L, other.turn_indices_L)
-        targets = [_targets([row]) for row in (one, other)]
-        assert torch.equal(targets[0], targets[1])
-
-
-def _targets(rows: list[Row]) -> torch.Tensor:
-    micro = microbatches.collate(
-        rows, range(len(rows)), torch.zeros(len(rows), max(r.tokens for r in rows)), torch.device("cpu")
-    )
-    assert sorted(micro.cells_N.tolist()) == micro.mask_RL.flatten().nonzero().flatten().tolist()
-    return micro.spread(micro.targets_N.float())
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,13 @@ from typing import Any
 
 
 class Late:
-    """A module by name. It is imported as soon as something is asked of it."""
+    """A module by name. It is imported as soon as one of its names is asked for."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        # pytest looks for names such as `__test__` on every object of a test module.
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(import_module(self._name), name)

@@ -1,8 +1,4 @@
-"""Programs of a planner that cheats, for word reversal: an agent answers "Reverse: AZP" with "PZA".
-
-Each gets the work of the model done by its code, or makes a score look better than it is. `PLAIN` and `HINTED` are
-honest. `EVADING` ones behave as honest programs do in the trial before a run, and cheat later.
-"""
+"""Programs of a planner that cheats, for word reversal: an agent answers "Reverse: AZP" with "PZA"."""
 
 from __future__ import annotations
 

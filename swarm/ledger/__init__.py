@@ -9,7 +9,6 @@ from swarm.ledger.rows import BatchState as BatchState
 from swarm.ledger.rows import ClosedEpisode as ClosedEpisode
 from swarm.ledger.rows import EndReceipt as EndReceipt
 from swarm.ledger.rows import EpisodeRow as EpisodeRow
-from swarm.ledger.rows import EpisodeSlice as EpisodeSlice
 from swarm.ledger.rows import EvaluationRow as EvaluationRow
 from swarm.ledger.rows import EvaluationState as EvaluationState
 from swarm.ledger.rows import EventRow as EventRow
@@ -20,8 +19,6 @@ from swarm.ledger.rows import LeaseRow as LeaseRow
 from swarm.ledger.rows import ModelUse as ModelUse
 from swarm.ledger.rows import OpenWork as OpenWork
 from swarm.ledger.rows import RecordedEpisode as RecordedEpisode
-from swarm.ledger.rows import SamplingSettings as SamplingSettings
 from swarm.ledger.rows import StateRow as StateRow
-from swarm.ledger.rows import TaskRow as TaskRow
 from swarm.ledger.writer import CommitCount as CommitCount
 from swarm.ledger.writes.episodes import ReportedResult as ReportedResult

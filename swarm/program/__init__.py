@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from swarm.program.order import RUN_MARK as RUN_MARK
     from swarm.program.training import EVAL_TEMPERATURE as EVAL_TEMPERATURE
     from swarm.program.training import EndedAttempt as EndedAttempt
-    from swarm.program.training import TrainingResult as TrainingResult
     from swarm.program.training import measure as measure
     from swarm.program.training import train as train
 

@@ -1,7 +1,4 @@
-"""Gates of a training: a limit on its amount, and held-out scores in between, each of one weight version.
-
-`train` (training.py) asks a gate before each chunk of tasks, so that the server is at rest when the gate looks.
-"""
+"""Gates of a training: a limit on its amount, and held-out scores in between, each of one weight version."""
 
 from __future__ import annotations
 
@@ -49,7 +46,10 @@ def score_at_rest(client: SwarmClient, measure: Measure) -> StepScore:
 
 
 class ChunkGate(ABC):
-    """A part of the training that decides how many tasks may run next; pass its method `gate` to `train`."""
+    """A part of the training that decides how many tasks may run next; pass its method `gate` to `train`.
+
+    `train` asks it before each chunk of tasks, so that the server is at rest when the gate looks.
+    """
 
     def __init__(self, client: SwarmClient, batch_size: int) -> None:
         self._client = client

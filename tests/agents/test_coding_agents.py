@@ -1,7 +1,4 @@
-"""A whole session of each coding agent from npm against a server: it reads a file, edits it, and reads it again.
-
-The fake engine says what a model would, so the tool calls are the agent's own and the tokens are known.
-"""
+"""A whole session of each coding agent from npm against a server: it reads a file, edits it, and reads it again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A run on the local engine whose settings change on the way, by a client that does the same thing whoever dies.
-
-The client asks for one reply after the other, each with a seed of its own, so that two runs of the same plan sample the
-same tokens from the same weights. It changes lr, temperature and batch size at named steps, by the library and by curl.
-"""
+"""A run on the local engine whose settings change on the way, by a client that does the same thing whoever dies."""
 
 from __future__ import annotations
 
@@ -56,7 +52,10 @@ class Plan:
 
 @dataclass
 class ChangedRun:
-    """`save_freq` keeps a checkpoint of every so many steps; before each episode the client waits for `pause_s`."""
+    """The client asks for one reply after the other, each with a seed of its own, so that two runs of the same plan
+    sample the same tokens from the same weights.
+
+    `save_freq` keeps a checkpoint of every so many steps; before each episode the client waits for `pause_s`."""
 
     server: ServerProcess
     plan: Plan

@@ -1,8 +1,4 @@
-"""One run of a program to be killed: a server, the program's own command, and what is on record of it afterwards.
-
-Everything is a process of its own, started below this one and killed by its pid. Who is killed next depends on how
-many episodes have ended, never on time alone.
-"""
+"""One run of a program to be killed: a server, the program's own command, and what is on record of it afterwards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Searches whose planner cheats, with real trainings of the bundled model: no arm that cheats is kept.
-
-Several programs are arms of one search, beside an honest one. The planner withdraws nothing that a reviewer objects to.
-"""
+"""Searches whose planner cheats, with real trainings of the bundled model: no arm that cheats is kept."""
 
 from __future__ import annotations
 

@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 from cheating_programs import CHECKS, HINTED, REFUSED_BY_TEXT, REFUSED_BY_TRIAL
 
-from experiments_db import open_store
-from researcher.evaluation.manipulation import is_true_of_all
-from researcher.execution.preflight import check_program
 from researcher.plan import ArmProgram, ManipulationCheck, Speaker
-from researcher.program_trials.trial import TrialRequest, find_problems, run_trial
 from swarm import SwarmClient
 from swarm.environments import Environment, load_environment
 
@@ -40,6 +36,10 @@ def find_problems_of(
     client: SwarmClient, environment: Environment, code: str, folder: Path, check: ManipulationCheck | None = None
 ) -> list[str]:
     """Return what a study finds wrong with a program of a planner before its first run."""
+    from experiments_db import open_store
+    from researcher.execution.preflight import check_program
+    from researcher.program_trials.trial import TrialRequest, find_problems, run_trial
+
     refused = check_program(
         ArmProgram("arm", code, trusted=False), JOB, workdir=folder, sandbox=None, preflight_url=None, environment=""
     )
@@ -83,4 +83,6 @@ def test_honest_program_is_not_refused(client: SwarmClient, environment: Environ
     ],
 )
 def test_check_that_is_true_of_every_transcript_is_known(check: ManipulationCheck, is_of_all: bool) -> None:
+    from researcher.evaluation.manipulation import is_true_of_all
+
     assert is_true_of_all(check) is is_of_all

@@ -1,8 +1,4 @@
-"""Programs that try to choose their scores: whatever an attempt ends with, it counts, and it is made once.
-
-Each program answers about half of its tasks right and breaks the others in its own ways, which follow from the task. So
-a score of the attempts that it lets pass would be 1.
-"""
+"""Programs that try to choose their scores: whatever an attempt ends with, it counts, and it is made once."""
 
 from __future__ import annotations
 
@@ -20,6 +16,8 @@ from swarm.sandbox.sandbox import find_sandbox
 pytestmark = [pytest.mark.timeout(400), pytest.mark.begins_first]
 
 EPISODES = 12
+"""About half of the tasks are answered right. A task decides how it is broken, so that a score of what a program lets
+pass would be 1."""
 JOB = TrainJob(engine="fake", batch_size=4, num_repeat=2, total_steps=1000)
 LUCK = """
 import os, signal, sys, threading, time

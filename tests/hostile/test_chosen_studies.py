@@ -1,8 +1,4 @@
-"""Studies of programs that try to choose their scores and runs: none is kept, and the record says what each did.
-
-Each program plays as the plain agent does, so that its true effect is zero. It counts its hits, which it can check by
-itself, and breaks whatever goes badly.
-"""
+"""Studies of programs that try to choose their scores and runs: none is kept, and the record says what each did."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Programs that attack what stands around them: none scores, none changes anything, and the run says what happened.
-
-Their tasks are held out, with answers that nobody can know, and their server takes anybody for its commander.
-"""
+"""Programs that attack what stands around them: none scores, none changes anything, and the run says what happened."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Thirty and more kinds of damage to the record of a server: each is refused with the exact number of acknowledged
-episodes that are gone, or gone on with without the loss of one.
-
-One real server makes the record: it is killed twice and stopped once. Each case copies a state, damages it, and opens
-it by the function that `swarm start` opens it by; a handful by the command itself.
-"""
+"""Damage to the record of a server: it is refused with the number of acknowledged episodes that are gone, or costs none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The library verifiers itself: its agents play tasks with a served model, and its rewards are those of our episodes.
-
-The environment is the package in reverse_words/, which `make test-verifiers` installs beside the library.
-"""
+"""The library verifiers itself: its agents play tasks with a served model, and its rewards are those of our episodes."""
 
 from __future__ import annotations
 

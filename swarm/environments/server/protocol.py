@@ -1,14 +1,4 @@
-"""The protocol of an environment server: its requests and answers, as JSON over HTTP/1.1 on a Unix socket.
-
-    GET  /v1/environment                                     -> Description
-    GET  /v1/tasks?split=train&seed=0&start=0&count=100      -> TaskPage
-    POST /v1/messages    AttemptReplies                      -> Following
-    POST /v1/grades      Graded                              -> GradeAnswer
-    POST /v1/solutions   Reference                           -> Solution       (evaluator's socket only)
-
-A failure has status 400 or above and the body {"error": {"code", "message"}}, with the codes of swarm/errors.py. Every
-request but the first carries the digest of its environment in the header `environment-digest`.
-"""
+"""The protocol of an environment server: its requests and answers, as JSON over HTTP/1.1 on a Unix socket."""
 
 from __future__ import annotations
 
@@ -25,6 +15,18 @@ MAX_PAGE = 1000
 
 
 class Message(BaseModel):
+    """A request or an answer.
+
+        GET  /v1/environment                                     -> Description
+        GET  /v1/tasks?split=train&seed=0&start=0&count=100      -> TaskPage
+        POST /v1/messages    AttemptReplies                      -> Following
+        POST /v1/grades      Graded                              -> GradeAnswer
+        POST /v1/solutions   Reference                           -> Solution       (evaluator's socket only)
+
+    A failure has status 400 or above and the body {"error": {"code", "message"}}, with the codes of swarm/errors.py.
+    Every request but the first carries the digest of its environment in the header `environment-digest`.
+    """
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

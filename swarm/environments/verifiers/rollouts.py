@@ -1,11 +1,5 @@
 """The script that runs tasks and rollouts of the library verifiers, in the interpreter that has the library.
-
-It imports nothing of this package. Lines of standard input are requests, lines of standard output are answers:
-
-    {"number": 0, "method": "open", "parameters": {...}}     the first request
-    {"number": 0, "result": {...}}                           or
-    {"number": 0, "error": {"kind": "...", "message": "...", "status": 503}}
-"""
+It imports nothing of this package."""
 
 from __future__ import annotations
 
@@ -300,7 +294,12 @@ def digest(value: Any) -> str:
 
 
 async def serve(inbox: asyncio.Queue[dict[str, Any] | None], answers: IO[str]) -> None:
-    """Answer requests until None arrives."""
+    """Answer requests until None arrives. Lines of standard input are requests, lines of standard output are answers:
+
+    {"number": 0, "method": "open", "parameters": {...}}     the first request
+    {"number": 0, "result": {...}}                           or
+    {"number": 0, "error": {"kind": "...", "message": "...", "status": 503}}
+    """
     first = await inbox.get()
     if first is None:
         return

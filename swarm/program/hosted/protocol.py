@@ -1,13 +1,4 @@
-"""The protocol between a program's process and its driver: one JSON object per line, in both directions.
-
-Each call has an `id`, and many calls run at once. The program gets only what an agent needs for its attempt.
-
-    program -> driver    ReadyLine      its functions, once, as the first line
-    driver -> program    CallLine       run the agent, the reward or the schedule
-    program -> driver    FromProgram    with `reply`: the agent answers its session
-    driver -> program    FollowingLine  the messages that follow that answer, or that the attempt is over
-    program -> driver    FromProgram    with `result` or `failure`: the end of the call
-"""
+"""The protocol between a program's process and its driver: one JSON object per line, in both directions."""
 
 from __future__ import annotations
 
@@ -21,6 +12,17 @@ from swarm.types import Task
 
 
 class Line(BaseModel):
+    """A line of either side. Each call has an `id`, and many calls run at once.
+
+        program -> driver    ReadyLine      its functions, once, as the first line
+        driver -> program    CallLine       run the agent, the reward or the schedule
+        program -> driver    FromProgram    with `reply`: the agent answers its session
+        driver -> program    FollowingLine  the messages that follow that answer, or that the attempt is over
+        program -> driver    FromProgram    with `result` or `failure`: the end of the call
+
+    The program gets only what an agent needs for its attempt.
+    """
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

@@ -1,4 +1,4 @@
-"""Damage to the record of a server: it is refused with the number of acknowledged episodes that are gone, or costs none."""
+"""Damage to the record of a server: it is refused with the number of episodes that are gone, or costs none."""
 
 from __future__ import annotations
 

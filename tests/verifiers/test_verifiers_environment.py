@@ -1,4 +1,4 @@
-"""The library verifiers itself: its agents play tasks with a served model, and its rewards are those of our episodes."""
+"""The library verifiers itself: its agents play with a served model, and its rewards are those of our episodes."""
 
 from __future__ import annotations
 

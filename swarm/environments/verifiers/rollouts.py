@@ -1,5 +1,4 @@
-"""The script that runs tasks and rollouts of the library verifiers, in the interpreter that has the library.
-It imports nothing of this package."""
+"""The script that runs tasks and rollouts of the library verifiers; the interpreter with the library has no swarm."""
 
 from __future__ import annotations
 
@@ -294,11 +293,13 @@ def digest(value: Any) -> str:
 
 
 async def serve(inbox: asyncio.Queue[dict[str, Any] | None], answers: IO[str]) -> None:
-    """Answer requests until None arrives. Lines of standard input are requests, lines of standard output are answers:
+    """Answer requests until None arrives.
 
-    {"number": 0, "method": "open", "parameters": {...}}     the first request
-    {"number": 0, "result": {...}}                           or
-    {"number": 0, "error": {"kind": "...", "message": "...", "status": 503}}
+    The first request is to open the environment. Requests and answers are lines of JSON:
+
+        {"number": 0, "method": "open", "parameters": {...}}
+        {"number": 0, "result": {...}}                           or
+        {"number": 0, "error": {"kind": "...", "message": "...", "status": 503}}
     """
     first = await inbox.get()
     if first is None:

@@ -49,6 +49,8 @@ def use_every_part(http: httpx.Client) -> list[str]:
         http.get("/v1/swarm/events", params={"limit": 0, "token": key}, headers=given)
         http.get("/v1/swarm/audit", params={"token": key}, headers=given)
         http.get("/v1/swarm/status", headers={"x-api-key": key, "x-request-id": f"{key}!"})
+        for path in ("v1/models/unknown", "v1/models/", "v1/nothing", "v1/swarm/status", "v1/chat/completions"):
+            assert key not in http.get(f"/e/{key}/{path}").text
     for name in SECRETS:
         http.post("/v1/swarm/engine/checkpoint", headers=bearer(name))
     return keys

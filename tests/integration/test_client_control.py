@@ -1,4 +1,4 @@
-"""The client's control calls against a real server: roles, policy, agreement, revision, checkpoints, leases."""
+"""The client's control calls against a real server: policy, agreement, checkpoints, and what a dead client costs."""
 
 from __future__ import annotations
 
@@ -90,3 +90,17 @@ def test_training_waits_for_nobody_who_is_dead(client: SwarmClient) -> None:
     run_batch(client, "t")
     with httpx.Client(base_url=client.url, timeout=60) as http:
         wait_for_step(http, 1)
+
+
+def test_the_batch_trains_as_soon_as_every_living_client_agrees(start_server: Any) -> None:
+    job = JOB.model_copy(update={"stop_rule": "all_clients_agree", "batch_size": 100})
+    url = start_server(job).url
+    with SwarmClient(url, client_id="a") as first, SwarmClient(url, client_id="b") as second:
+        wait_until(lambda: first.status().state == "ROLLING")
+        for client in (first, second):
+            run_batch(client, client.client_id, tasks=1)
+        agreed = first.agree_to_train()
+        assert (agreed.agreed, agreed.will_close) == (["a"], False)
+        agreed = second.agree_to_train()
+        assert (agreed.agreed, agreed.will_close) == (["a", "b"], True)
+        assert first.wait_until_step(1, timeout=60).step == 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-from tests_support import begin, chat, wait_for_state
+from tests_support import begin, wait_for_state
 
 from swarm import SwarmClient, Task, WorkflowOutput
 from swarm.job import TrainJob
@@ -56,42 +56,6 @@ def test_a_silent_client_loses_its_leased_episodes_and_a_living_one_keeps_its_ow
         "laptop": (4, 0),
     }
     assert status["failures"] == {"lease_expired": 3}
-
-
-def test_running_episodes_outlive_a_killed_server(server_process: Callable[..., Any], start_server: Any) -> None:
-    server = server_process()
-    with SwarmClient(server.url) as client, httpx.Client(base_url=server.url, timeout=60) as http:
-        client.auto_sync_train_config_and_start_engine(JOB)
-        episode = begin(http, client_id="laptop", lease_s=30, data_source="math")
-        silent = begin(http, client_id="gone", lease_s=2)
-        first = chat(http, episode, "Hello")
-        server.kill()
-
-    time.sleep(1)
-    successor = start_server(home=server.home)
-    with httpx.Client(base_url=successor.url, timeout=60) as http:
-        wait_for_state(http, "ROLLING")
-        status = http.get("/v1/swarm/status").json()
-        assert status["pool"]["running_train"] == 2
-        assert status["pool"]["sources"]["math"]["running"] == 1
-        assert heartbeat(http, episode) == {}
-        messages = [
-            {"role": "user", "content": "Hello"},
-            first["choices"][0]["message"],
-            {"role": "user", "content": "again"},
-        ]
-        chat(http, episode, messages)
-        body = {"task_id": "t", "reward": 1.0, "turn_rewards": [0.5, 0.25]}
-        reply = http.post(f"/v1/swarm/episodes/{episode['episode_id']}/end", json=body)
-        assert reply.status_code == 200, reply.text
-        detail = http.get(f"/v1/swarm/episodes/{episode['episode_id']}").json()
-        assert [turn["parent"] for turn in detail["turns"]] == [None, 0]
-        assert detail["episode"]["turn_rewards"] == [0.5, 0.25]
-        assert http.get("/v1/swarm/status").json()["pool"]["episodes"] == 1
-        deadline = time.monotonic() + 60
-        while state_of(http, silent) != ("expired", "lease_expired"):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
 
 
 def test_a_client_is_told_once_what_looks_wrong_about_it(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,15 +19,8 @@ from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
-    global \
-        torch, \
-        AutoModelForCausalLM, \
-        batching, \
-        BatchingLimits, \
-        BatchSampler, \
-        SHORTEST_MATCH, \
-        SlotForward, \
-        verify_model
+    global torch, AutoModelForCausalLM, batching, BatchingLimits, BatchSampler, SHORTEST_MATCH, SlotForward
+    global verify_model
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -47,19 +40,10 @@ GRAMMARS = [
 ]
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {"head_dim": 16}),
-    "llama": ("Llama", {}),
-    "mistral": ("Mistral", {"sliding_window": None}),
     "mistral-sliding": ("Mistral", {"sliding_window": 16}),
     "gpt-neox": ("GPTNeoX", {}),
-    "gemma3-mixed": (
-        "Gemma3Text",
-        {"num_hidden_layers": 6, "head_dim": 8, "sliding_window": 16},
-    ),
+    "gemma3-mixed": ("Gemma3Text", {"num_hidden_layers": 6, "head_dim": 8, "sliding_window": 16}),
 }
-
-
-SLOW = {"llama", "mistral", "gpt-neox"}
-"""What these show, the others show as well."""
 
 
 def model_of(name: str) -> Any:
@@ -132,9 +116,7 @@ def unpack(words: np.ndarray | None) -> np.ndarray:
     return np.unpackbits(words.view(np.uint8), bitorder="little")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CONFIGS]
-)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_mixed_requests_get_the_same_tokens_batched_as_alone(
     name: str, make_sampler: Any, run: Callable[..., Any]
 ) -> None:
@@ -359,7 +341,7 @@ def test_prompts_that_cannot_be_sampled_are_refused(model: torch.nn.Module, make
 
 
 def test_model_whose_cache_cannot_be_served_is_refused_by_name() -> None:
-    model = model_of("llama")
+    model = model_of("qwen3")
 
     class Stubborn(type(model)):
         def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -373,7 +355,7 @@ def test_model_whose_cache_cannot_be_served_is_refused_by_name() -> None:
 
 
 def test_mixed_layer_kinds_without_masks_are_refused_by_name() -> None:
-    model = model_of("llama")
+    model = model_of("qwen3")
     model.config.layer_types = ["full_attention", "chunked_attention"]
     with pytest.raises(EngineFailure, match="chunked_attention"):
         verify_model(model, CONTEXT, VOCABULARY)

@@ -8,9 +8,16 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.replicas.adapter import SamplerRequest, StreamPiece
+from swarm.backends.replicas.adapter import (
+    Device,
+    ReplicaOrder,
+    SamplerLimits,
+    SamplerRequest,
+    StreamPiece,
+    WeightFile,
+    WeightSource,
+)
 from swarm.backends.replicas.client import ReplicaClient, read_event
-from swarm.backends.replicas.layout import Device, ReplicaOrder, SamplerLimits, WeightFile, WeightSource
 from swarm.sampler import EngineLost
 from swarm.types import SamplingParams
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from swarm.backends.grammar import GrammarCompiler
-from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
+from swarm.backends.replicas.adapter import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.types import SamplingParams

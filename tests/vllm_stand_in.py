@@ -18,7 +18,7 @@ from typing import Any
 
 from process_support import is_running
 
-from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
+from swarm.backends.replicas.adapter import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.model_path import BUNDLED_DIRECTORY
 from swarm.types import FinishReason, SamplingParams, TokenDelta

@@ -75,7 +75,6 @@ class FakeSampler:
         reply: Reply | None = None,
         token_delay_s: float = 0.0,
         fault: Fault | None = None,
-        tokenizer_path: Path = BUNDLED_DIRECTORY,
         context_length: int = CONTEXT_LENGTH,
     ) -> None:
         self.fault = fault
@@ -83,7 +82,6 @@ class FakeSampler:
         self.died = asyncio.Event()
         self._reply = reply
         self._token_delay_s = token_delay_s
-        self._tokenizer_path = tokenizer_path
         self._context_length = context_length
         self._running: _Running | None = None
         self._death: EngineLost | None = None
@@ -103,14 +101,14 @@ class FakeSampler:
     async def start(self) -> SamplerInfo:
         if self._running is not None:
             self._running.stopped.set()
-        tokenizer = read_tokenizer(self._tokenizer_path)
-        self._running = _Running(tokenizer, read_stop_ids(self._tokenizer_path, tokenizer))
+        tokenizer = read_tokenizer(BUNDLED_DIRECTORY)
+        self._running = _Running(tokenizer, read_stop_ids(BUNDLED_DIRECTORY, tokenizer))
         self._death = None
         self.died.clear()
         self.weight_version = 0
         return SamplerInfo(
             model="fake",
-            tokenizer_path=str(self._tokenizer_path),
+            tokenizer_path=str(BUNDLED_DIRECTORY),
             context_length=self._context_length,
             parameters=0,
             device="none",
@@ -221,25 +219,17 @@ FORMAT = "fake-1"
 
 
 class FakeTrainer:
-    """Implementation of `swarm.trainer.base.Trainer` without weights.
+    """Implementation of `swarm.trainer.base.Trainer` without weights."""
 
-    The step numbered `fail_at_step` raises EngineFailure each time.
-    """
-
-    def __init__(
-        self, sampler: FakeSampler, job: TrainJob, *, step_delay_s: float = 0.0, fail_at_step: int | None = None
-    ) -> None:
+    def __init__(self, sampler: FakeSampler, job: TrainJob, *, step_delay_s: float = 0.0) -> None:
         self._sampler = sampler
         self._job = job
         self._step_delay_s = step_delay_s
-        self._fail_at_step = fail_at_step
         self._step = 0
 
     async def train(self, batch: TrainBatch) -> StepReport:
         async with self._sampler.weight_change():
             await asyncio.sleep(self._step_delay_s)
-            if batch.step == self._fail_at_step:
-                raise EngineFailure(f"fake failure at step {batch.step}")
             self._sampler.weight_version += 1
         self._step = batch.step
         rewards = [episode.reward for episode in batch.episodes]

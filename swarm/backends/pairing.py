@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from swarm.backends.process.wire import pack_batch
 from swarm.backends.process.worker_process import WorkerProcess
-from swarm.backends.replicas.layout import WeightFile
+from swarm.backends.replicas.adapter import WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.backends.waits import first_of, together
 from swarm.errors import SwarmError

@@ -15,7 +15,7 @@ from swarm.backends.fake import FakeSampler, FakeTrainer
 from swarm.backends.local.engine import build_local, build_worker
 from swarm.backends.local.pair import PublishingTrainer
 from swarm.backends.pairing import Pair, shared_memory_of
-from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
+from swarm.backends.replicas.adapter import SamplerLayout, SamplerSettings
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.config import ServerConfig
 from swarm.external_samplers import EXTERNAL_SAMPLERS

@@ -15,14 +15,13 @@ import pytest
 from swarm.backends.fake import FakeSampler
 from swarm.backends.pairing import shared_memory_of
 from swarm.backends.process.worker_process import WorkerProcess
-from swarm.backends.replicas.layout import WeightFile, WeightSource
-from swarm.backends.verl.engine import VerlLimits, VerlTrainer, build_driver
+from swarm.backends.replicas.adapter import WeightFile, WeightSource
+from swarm.backends.verl.engine import VerlTrainer, build_driver
 from swarm.config import ServerConfig
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY
 
 BOOT_TIMEOUT_S = 600.0
-LIMITS = VerlLimits(boot_timeout_s=BOOT_TIMEOUT_S, train_timeout_s=300.0)
 
 
 @dataclass
@@ -70,11 +69,11 @@ async def _opened(
 
     verl = {"trainer": {"n_gpus_per_node": ranks}, **fields.pop("verl", {})}
     job = TrainJob(engine="verl", verl=verl, **{"lr": 1e-3, **fields}).resolve()
-    config = ServerConfig(home=home, ray_address=ray_address)
+    config = ServerConfig(home=home, ray_address=ray_address, boot_timeout_s=BOOT_TIMEOUT_S, train_timeout_s=300.0)
     driver = build_driver(job, config, home / "driver.log")
     published = Published()
     receiver: Any = sampler or published
-    trainer = VerlTrainer(driver, job, BUNDLED_DIRECTORY, config, sampler=receiver, limits=LIMITS)
+    trainer = VerlTrainer(driver, job, BUNDLED_DIRECTORY, config, sampler=receiver)
     try:
         await trainer.start()
         yield Running(trainer, driver, published, home)

@@ -18,7 +18,7 @@ from process_support import descendants, is_running
 from vllm_sampler import disturb, expected_logprobs, export, load_reference, make_vllm_sampler
 from vllm_stand_in import Completion, complete
 
-from swarm.backends.replicas.layout import WeightFile
+from swarm.backends.replicas.adapter import WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.errors import BadRequest
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer

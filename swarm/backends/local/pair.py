@@ -10,8 +10,7 @@ from typing import Any, Final
 from swarm.backends.local.engine import CHECKPOINT_TIMEOUT_S, LocalSampler, build_local
 from swarm.backends.pairing import PUBLISH_TIMEOUT_S, Pair, PairedTrainer, shared_memory_of
 from swarm.backends.process.worker_process import WorkerProcess
-from swarm.backends.replicas.adapter import load_adapter
-from swarm.backends.replicas.layout import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile
+from swarm.backends.replicas.adapter import SamplerLayout, SamplerLimits, SamplerSettings, WeightFile, load_adapter
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.backends.threads import choose_threads
 from swarm.config import ServerConfig

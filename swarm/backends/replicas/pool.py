@@ -10,8 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from swarm.backends.replicas.adapter import ReplicaPlan
-from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.replicas.adapter import ReplicaPlan, WeightBroadcast, WeightFile, WeightSource
 from swarm.backends.replicas.replica import Replica, ReplicaState
 from swarm.backends.waits import together
 from swarm.errors import EngineFailure, SwarmError

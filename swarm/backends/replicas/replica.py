@@ -10,9 +10,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
-from swarm.backends.replicas.adapter import ReplicaPlan, SamplerRequest, SamplerServer
+from swarm.backends.replicas.adapter import ReplicaPlan, SamplerRequest, SamplerServer, WeightFile, WeightSource
 from swarm.backends.replicas.generation import PieceStream
-from swarm.backends.replicas.layout import WeightFile, WeightSource
 from swarm.backends.replicas.processes.launcher import GuardedProcess, launch
 from swarm.backends.waits import cancelled, first_of
 from swarm.errors import EngineFailure, SwarmError

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from swarm.backends.grammar import Constraint, GrammarCompiler
-from swarm.backends.replicas.adapter import ReplicaPlan, load_adapter
+from swarm.backends.replicas.adapter import ReplicaPlan, SamplerLimits, SamplerSettings, WeightSource, load_adapter
 from swarm.backends.replicas.generation import Generation, ModelFacts, PieceStream, read_facts
-from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings, WeightSource
 from swarm.backends.replicas.pool import ReplicaPool
 from swarm.backends.replicas.replica import Replica
 from swarm.backends.stopping import check_request

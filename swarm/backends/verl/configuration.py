@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from swarm.backends.replicas.layout import SamplerLayout, SamplerSettings
+from swarm.backends.replicas.adapter import SamplerLayout, SamplerSettings
 from swarm.backends.verl.schema import MODEL_ENGINES, PASSED, RESERVED, VerlSchema, check_limits, owner_of, read_schema
 from swarm.errors import JobInvalid
 from swarm.job import TRAITS, TrainJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from swarm.backends.pairing import PUBLISH_TIMEOUT_S, Pair, PairedTrainer, shared_memory_of
 from swarm.backends.process.worker_process import WorkerProcess
-from swarm.backends.replicas.layout import SamplerLimits, SamplerSettings, WeightBroadcast, WeightFile
+from swarm.backends.replicas.adapter import SamplerLimits, SamplerSettings, WeightBroadcast, WeightFile
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.backends.verl.configuration import VerlSettings, merge_settings, sampler_settings
 from swarm.backends.waits import together
@@ -27,15 +27,6 @@ STOP_TIMEOUT_S: Final = 15.0
 """Time for the driver to end Ray with all its daemons, and to remove its files in shared memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerlLimits:
-    """Limits that the server sets for the driver, in seconds."""
-
-    boot_timeout_s: float
-    train_timeout_s: float
-    publish_timeout_s: float = PUBLISH_TIMEOUT_S
-
-
 class VerlTrainer(PairedTrainer):
     """The trainer of a driver process."""
 
@@ -47,19 +38,18 @@ class VerlTrainer(PairedTrainer):
         config: ServerConfig,
         *,
         sampler: ReplicaSampler,
-        limits: VerlLimits,
+        publish_timeout_s: float = PUBLISH_TIMEOUT_S,
     ) -> None:
         super().__init__(
             driver,
             sampler,
-            train_timeout_s=limits.train_timeout_s,
+            train_timeout_s=config.train_timeout_s,
             checkpoint_timeout_s=CHECKPOINT_TIMEOUT_S,
-            publish_timeout_s=limits.publish_timeout_s,
+            publish_timeout_s=publish_timeout_s,
         )
         self._job = job
         self._model_directory = model_directory
         self._config = config
-        self._limits = limits
         self._is_open = False
 
     async def start(self) -> None:
@@ -73,7 +63,7 @@ class VerlTrainer(PairedTrainer):
             "ray_address": self._config.ray_address,
         }
         self._is_open = False
-        await self.process.call("open", args, timeout_s=self._limits.boot_timeout_s)
+        await self.process.call("open", args, timeout_s=self._config.boot_limit_s("verl"))
         self._published = None
         self._is_open = True
 
@@ -107,7 +97,7 @@ class VerlTrainer(PairedTrainer):
             dtypes=dtypes,
             shapes=tuple(tuple(shape) for shape in shapes),
         )
-        sending = self.process.call("send", version, timeout_s=self._limits.publish_timeout_s)
+        sending = self.process.call("send", version, timeout_s=self._publish_timeout_s)
         await together([sending, self._sampler.publish(source)])
 
 
@@ -144,24 +134,16 @@ def build_verl(
     merged = merge_settings(job, model_directory)
     check_cluster(merged, config)
     settings = _placed(sampler_settings(merged), merged, has_own_cluster=config.ray_address is None)
-    boot_timeout_s = config.boot_limit_s("verl")
     sampler = ReplicaSampler(
         settings,
         python=config.python_of(settings.sampler),
         log_directory=log_directory,
-        limits=SamplerLimits(boot_timeout_s=boot_timeout_s, threads=config.torch_threads or 1),
+        limits=SamplerLimits(boot_timeout_s=config.boot_limit_s("verl"), threads=config.torch_threads or 1),
         sampling_seed=sampling_seed,
         ray_address=config.ray_address,
     )
     driver = build_driver(job, config, log_directory / "driver.log")
-    trainer = VerlTrainer(
-        driver,
-        job,
-        model_directory,
-        config,
-        sampler=sampler,
-        limits=VerlLimits(boot_timeout_s=boot_timeout_s, train_timeout_s=config.train_timeout_s),
-    )
+    trainer = VerlTrainer(driver, job, model_directory, config, sampler=sampler)
     # The trainer takes whole nodes of a cluster, so it must find them before the replicas fill the rest.
     return Pair(sampler, trainer, trainer_first=config.ray_address is not None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,20 +82,6 @@ async def test_death_fails_every_request_until_the_next_start() -> None:
         await sample(sampler)
     await sampler.start()
     assert len(await sample(sampler)) == len(LONG)
-
-
-async def test_missing_tokenizer_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(EngineFailure, match=r"tokenizer\.json"):
-        await FakeSampler(tokenizer_path=tmp_path).start()
-
-
-async def test_failing_step_leaves_the_version() -> None:
-    sampler = await started()
-    trainer = FakeTrainer(sampler, TrainJob(engine="fake"), fail_at_step=2)
-    assert (await trainer.train(make_batch(1))).weight_version.version == 1
-    with pytest.raises(EngineFailure, match="step 2"):
-        await trainer.train(make_batch(2))
-    assert sampler.weight_version == 1
 
 
 async def test_advantages_are_rewards_around_the_mean_of_their_group() -> None:

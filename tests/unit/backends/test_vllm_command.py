@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.replicas.layout import ReplicaOrder, SamplerLayout, SamplerSettings
+from swarm.backends.replicas.adapter import ReplicaOrder, SamplerLayout, SamplerSettings
 from swarm.backends.replicas.processes.launcher import complete_environment, guarded_command, own_directory
 from swarm.backends.replicas.vllm.adapter import VllmAdapter
 from swarm.errors import JobInvalid

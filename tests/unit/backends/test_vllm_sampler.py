@@ -14,7 +14,7 @@ import httpx
 import pytest
 from vllm_stand_in import LIMIT_S, LIMITS, StandIns, complete, expected_tokens, port_of, until
 
-from swarm.backends.replicas.layout import WeightBroadcast
+from swarm.backends.replicas.adapter import WeightBroadcast
 from swarm.backends.replicas.replica import ReplicaState
 from swarm.backends.replicas.sampler import ReplicaSampler
 from swarm.errors import BadRequest, EngineFailure, UnknownParameter

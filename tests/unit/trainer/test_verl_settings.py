@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from late import Late
 
-from swarm.backends.replicas.layout import SamplerLayout
+from swarm.backends.replicas.adapter import SamplerLayout
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY

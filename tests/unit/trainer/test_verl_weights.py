@@ -19,8 +19,8 @@ from process_support import descendants, is_running
 
 from swarm.backends.pairing import shared_memory_of
 from swarm.backends.process.worker_process import WorkerProcess
-from swarm.backends.replicas.layout import WeightBroadcast, WeightFile, WeightSource
-from swarm.backends.verl.engine import VerlLimits, VerlTrainer
+from swarm.backends.replicas.adapter import WeightBroadcast, WeightFile, WeightSource
+from swarm.backends.verl.engine import VerlTrainer
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
@@ -109,10 +109,11 @@ def make_trainer(
     publish_timeout_s: float = 5.0,
 ) -> VerlTrainer:
     command = [sys.executable, "-c", DRIVER.format(answers=answers)]
-    driver, limits = WorkerProcess(command, tmp_path / "driver.log"), VerlLimits(LIMIT_S, LIMIT_S, publish_timeout_s)
+    driver = WorkerProcess(command, tmp_path / "driver.log")
     sampler: Any = SimpleNamespace(publish=publish, suspend=suspend, resume=resume)
-    config, job = ServerConfig(home=tmp_path), TrainJob(engine="verl")
-    return VerlTrainer(driver, job, BUNDLED_DIRECTORY, config, sampler=sampler, limits=limits)
+    config = ServerConfig(home=tmp_path, boot_timeout_s=LIMIT_S, train_timeout_s=LIMIT_S)
+    job, limit_s = TrainJob(engine="verl"), publish_timeout_s
+    return VerlTrainer(driver, job, BUNDLED_DIRECTORY, config, sampler=sampler, publish_timeout_s=limit_s)
 
 
 async def train(trainer: VerlTrainer) -> StepReport:

@@ -30,8 +30,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util import get_node_ip_address
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from swarm.backends.replicas.adapter import load_adapter
-from swarm.backends.replicas.layout import ReplicaOrder
+from swarm.backends.replicas.adapter import ReplicaOrder, load_adapter
 from swarm.backends.replicas.processes.launcher import (
     ORDER_VARIABLE,
     REMOTE_GRACE_S,

@@ -20,8 +20,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from swarm.backends.replicas.adapter import ReplicaPlan, SamplerAdapter, SamplerServer
-from swarm.backends.replicas.layout import ReplicaOrder
+from swarm.backends.replicas.adapter import ReplicaOrder, ReplicaPlan, SamplerAdapter, SamplerServer
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.processes.child import tail
 from swarm.sampler import EngineLost

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+from swarm.backends.replicas.adapter import Device, ReplicaOrder, SamplerLimits, SamplerSettings
 from swarm.backends.replicas.client import ReplicaClient
-from swarm.backends.replicas.layout import Device, ReplicaOrder, SamplerLimits, SamplerSettings
 from swarm.backends.replicas.vllm.server import MOST_TOP_LOGPROBS, NAME, SERVED_NAME, VllmServer, check_params
 from swarm.errors import JobInvalid
 from swarm.types import SamplingParams

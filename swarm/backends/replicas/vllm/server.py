@@ -7,9 +7,16 @@ from contextlib import aclosing
 from typing import Any, Final, cast
 
 from swarm.backends.grammar import write_lark
-from swarm.backends.replicas.adapter import SamplerRequest, StreamPiece
+from swarm.backends.replicas.adapter import (
+    ReplicaOrder,
+    SamplerLimits,
+    SamplerRequest,
+    StreamPiece,
+    WeightBroadcast,
+    WeightFile,
+    WeightSource,
+)
 from swarm.backends.replicas.client import ReplicaClient, read_event
-from swarm.backends.replicas.layout import ReplicaOrder, SamplerLimits, WeightBroadcast, WeightFile, WeightSource
 from swarm.errors import EngineFailure, UnknownParameter
 from swarm.sampler import EngineLost
 from swarm.types import SamplingParams

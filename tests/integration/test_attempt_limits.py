@@ -57,6 +57,8 @@ def test_a_limit_that_is_none_is_refused(words: list[str], capsys: pytest.Captur
 def test_the_limits_of_a_study_are_frozen_in_its_charter_and_hold_everywhere(
     start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from simulated_study import reports_without_images
+
     from experiments_db import open_store
     from researcher.cli import app
     from researcher.record.costs import cost_flags, gather_costs
@@ -66,7 +68,8 @@ def test_the_limits_of_a_study_are_frozen_in_its_charter_and_hold_everywhere(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     words = ["--topic", "lr 0.001 or 0.003 on reverse", "--engine", "fake", "--planner", "rules", "--seeds", "1"]
     words += ["--steps", "2", "--eval-episodes", "4", "--servers", server.url, "--underpowered", "--json"]
-    done = CliRunner().invoke(app, ["start", *words, "--attempt-calls", "3", "--attempt-tokens", "900"])
+    with reports_without_images():
+        done = CliRunner().invoke(app, ["start", *words, "--attempt-calls", "3", "--attempt-tokens", "900"])
     assert done.exit_code == 0, done.output
     study = json.loads(done.stdout)["study"]
     with open_store(tmp_path / "runs" / "research.db") as store:

@@ -34,12 +34,6 @@ CHATML = """
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 
-LLAMA3 = """{{- bos_token }}
-{%- for message in messages %}
-    {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' + message.content | trim + '<|eot_id|>' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"""
-
 MISTRAL = """{{- bos_token }}
 {%- for message in messages %}
     {%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
@@ -99,7 +93,7 @@ OPENED = """{{- bos_token }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|assistant|><think>\\n' }}{%- endif %}"""
 
-LLAMA3_TOOLS = """{{- bos_token }}
+LLAMA3 = """{{- bos_token }}
 {%- for message in messages %}
     {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' }}
     {%- for call in message.tool_calls or [] %}
@@ -199,15 +193,14 @@ def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
     return {
         "chatml": _byte_level(_CHATML_TOKENS, CHATML, **chatml_names),
         # As in Llama 3, the end-of-text token is not the one that ends a reply.
-        "llama3": _byte_level(llama3_tokens, LLAMA3, bos_token="<|begin_of_text|>", eos_token="<|end_of_text|>"),
+        "llama3": _byte_level(
+            (*llama3_tokens, "<|python_tag|>"), LLAMA3, (), bos_token=llama3_tokens[0], eos_token=llama3_tokens[1]
+        ),
         "mistral": _sentence_piece(MISTRAL, legacy=True),
         "zephyr": _sentence_piece(ZEPHYR, legacy=False),
         "qwen3": _byte_level(_CHATML_TOKENS, QWEN3, **chatml_names),
         "thinking": _byte_level(_CHATML_TOKENS, THINKING, think, **chatml_names),
         "opened": _byte_level(opened, OPENED, think, **ends),
-        "llama3_tools": _byte_level(
-            (*llama3_tokens, "<|python_tag|>"), LLAMA3_TOOLS, (), bos_token=llama3_tokens[0], eos_token=llama3_tokens[1]
-        ),
         "mistral_tools": _byte_level(mistral, MISTRAL_TOOLS, (), **ends),
         "magistral": _byte_level((*mistral, "[ARGS]", "[THINK]", "[/THINK]"), MAGISTRAL, (), **ends),
         "plain": _byte_level(("<|endoftext|>",), PLAIN, eos_token="<|endoftext|>"),

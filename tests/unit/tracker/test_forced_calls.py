@@ -27,7 +27,7 @@ WEATHER = {"type": "function", "function": {"name": "weather", "parameters": SCH
 TIME = {"type": "function", "function": {"name": "get-time_2", "parameters": SCHEMA | {"required": []}}}
 BARE = {"type": "function", "function": {"name": "bare"}}
 QUESTION = [{"role": "user", "content": "?"}]
-STYLES = ["chatml", "thinking", "opened", "llama3_tools", "mistral_tools", "magistral"]
+STYLES = ["chatml", "thinking", "opened", "llama3", "mistral_tools", "magistral"]
 ONE = ToolChoice(ToolMode.REQUIRED, parallel=False)
 SEVERAL = ToolChoice(ToolMode.REQUIRED)
 

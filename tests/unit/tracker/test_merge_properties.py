@@ -116,17 +116,6 @@ def test_a_turn_sampled_under_a_grammar_stands_whole_in_the_sample_that_trains_i
             assert sample.token_ids_T[places[0] : places[-1] + 1] == turn.output_ids_T
 
 
-def test_a_linear_conversation_is_one_sample():
-    first = _turn(0, (1, 2), (3, 4))
-    second = _turn(1, (1, 2, 3, 4, 5), (6,), parent=0)
-
-    (sample,) = merge([first, second])
-
-    assert sample.token_ids_T == (1, 2, 3, 4, 5, 6)
-    assert sample.loss_mask_T == (False, False, True, True, False, True)
-    assert sample.turn_indices_T == (-1, -1, 0, 0, -1, 1)
-
-
 def test_shared_tokens_are_trained_by_the_first_leaf_and_context_in_the_second():
     root = _turn(0, (1,), (2,))
     left = _turn(1, (1, 2, 3), (4,), parent=0)

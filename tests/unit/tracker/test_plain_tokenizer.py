@@ -27,7 +27,7 @@ def late_imports() -> None:
 
 
 STYLES = (
-    *("chatml", "llama3", "mistral", "zephyr", "qwen3", "thinking", "opened", "llama3_tools", "mistral_tools"),
+    *("chatml", "llama3", "mistral", "zephyr", "qwen3", "thinking", "opened", "mistral_tools"),
     *("magistral", "plain", *BUNDLED_DIRECTORIES),
 )
 TEXTS = st.lists(st.text() | st.sampled_from(["<|im_end|>", "</s>", "[INST]", " ", "\n", "天气"])).map("".join)

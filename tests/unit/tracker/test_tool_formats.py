@@ -19,7 +19,7 @@ from swarm.tracker.formats.registry import TOOL_FORMATS, tool_format
 from swarm.types import ToolCallPart, ToolChoice, ToolMode
 
 TOOLS = ({"type": "function", "function": {"name": "f"}},)
-STYLES = {"hermes": "chatml", "llama3_json": "llama3_tools", "mistral": "mistral_tools"}
+STYLES = {"hermes": "chatml", "llama3_json": "llama3", "mistral": "mistral_tools"}
 PIECES = {
     "hermes": ["<tool_call>", "</tool_call>", "<tool", "_call>", '{"name": "f"}', '{"name": "f", "arguments": {"a": "'],
     "llama3_json": ["<|python_tag|>", "<|python", "_tag|>", '{"name": "f", "parameters": {}}', ";", '{"name": "f"}', "\\"],

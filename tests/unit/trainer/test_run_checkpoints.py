@@ -52,30 +52,30 @@ def test_later_checkpoints_are_out_of_the_way_and_those_asked_for_still_there(ch
     assert aside == ["rewound-1-step-000006", "rewound-2-step-000006"]
 
 
-def retention(last: int, best: int, metric: str = "score") -> Retention:
+VALUES: dict[int, float | None] = {1: 0.1, 2: 0.9, 3: 0.5, 4: 0.7, 5: 0.2}
+
+
+@pytest.mark.parametrize(
+    ("last", "best", "metric", "values", "outdated"),
+    [
+        (2, 1, "score", VALUES, [1, 3]),
+        (1, 2, "score", VALUES, [1, 3]),
+        (2, 0, "score", VALUES, [1, 2, 3]),
+        (5, 3, "score", VALUES, []),
+        # A minus makes the lowest best.
+        (2, 1, "-score", VALUES, [2, 3]),
+        # Of equals the newer stays, and a step without the metric is worst.
+        (1, 1, "score", {1: 0.5, 2: 0.5, 3: None, 4: 0.0}, [1, 3]),
+        (1, 1, "score", {1: None, 2: float("nan"), 3: None, 4: None}, [1, 2]),
+        (1, 1, "-score", {1: 0.5, 2: None, 3: None}, [2]),
+    ],
+)
+def test_the_newest_stay_and_the_best_of_the_older_ones(
+    last: int, best: int, metric: str, values: dict[int, float | None], outdated: list[int]
+) -> None:
     kept = Retention.of(TrainJob(save_freq=1, keep_last=last, keep_best=best, keep_best_metric=metric))
-    assert kept is not None
-    return kept
-
-
-def test_the_newest_stay_and_the_best_of_the_older_ones() -> None:
-    values: dict[int, float | None] = {1: 0.1, 2: 0.9, 3: 0.5, 4: 0.7, 5: 0.2}
-    assert sorted(retention(2, 1).outdated(values)) == [1, 3]
-    assert sorted(retention(1, 2).outdated(values)) == [1, 3]
-    assert sorted(retention(2, 0).outdated(values)) == [1, 2, 3]
-    assert retention(5, 3).outdated(values) == []
-
-
-def test_a_minus_before_the_metric_makes_the_lowest_best() -> None:
-    values: dict[int, float | None] = {1: 0.1, 2: 0.9, 3: 0.5, 4: 0.7}
-    assert sorted(retention(1, 1, "-score").outdated(values)) == [2, 3]
-    assert retention(1, 1, "-score").metric == "score"
-
-
-def test_of_equals_the_newer_stays_and_a_step_without_the_metric_is_worst() -> None:
-    assert retention(1, 1).outdated({1: 0.5, 2: 0.5, 3: None, 4: 0.0}) == [1, 3]
-    assert retention(1, 1).outdated({1: None, 2: float("nan"), 3: None, 4: None}) == [2, 1]
-    assert retention(1, 1, "-score").outdated({1: 0.5, 2: None, 3: None}) == [2]
+    assert kept is not None and kept.metric == "score"
+    assert sorted(kept.outdated(values)) == outdated
 
 
 def test_a_job_without_keep_last_keeps_all() -> None:

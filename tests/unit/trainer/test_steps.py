@@ -8,14 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from changed_batches import with_episodes, with_greedy, with_named_rewards, with_samples
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from late import Late
 from loss_matrix import job_with_loss
-from plain_rows import make_row
 from tiny_models import MakeBatch, MakeModel, raises_in_pass, random_model
 
 from swarm.errors import EngineFailure
@@ -352,12 +348,6 @@ def test_minibatches_are_weighed_by_the_weights_of_the_start_of_the_step(
     assert found[1] == pytest.approx(found[0], rel=1e-4, abs=1e-5)
 
 
-def test_weights_are_truncated_at_the_threshold(make_model: MakeModel, make_batch: MakeBatch) -> None:
-    metrics = step(make_model(), make_batch(noise=STALE), rollout_is="token", rollout_is_threshold=1.3).metrics
-    assert metrics["rollout_corr/rollout_is_max"] == pytest.approx(1.3)
-    assert metrics["rollout_corr/rollout_is_ratio_fraction_high"] > 0.1
-
-
 def test_only_jobs_that_allow_stale_tokens_correct_by_default(make_model: MakeModel, make_batch: MakeBatch) -> None:
     assert "rollout_corr/kl" in step(make_model(), make_batch(noise=STALE), max_staleness=1).metrics
     assert job_of(policy_loss="bypass_mode", max_staleness=2).resolve().rollout_is == "off"
@@ -377,41 +367,6 @@ def test_rejected_tokens_and_episodes_are_reported_and_a_batch_that_is_rejected_
     metrics = step(make_model(), batch, **bypass, rollout_rs="seq_max_k2", rollout_rs_threshold=1e-9).metrics
     assert metrics["rollout_corr/rollout_rs_seq_masked_fraction"] == 1
     assert metrics["actor/grad_norm"] == 0
-
-
-LOGPROBS = st.floats(-60, 0, width=32)
-
-
-@settings(deadline=None)
-@given(
-    tokens=st.lists(st.lists(st.tuples(LOGPROBS, LOGPROBS), min_size=1, max_size=5), min_size=1, max_size=4),
-    level=st.sampled_from(LEVELS),
-    threshold=st.sampled_from([0.5, 2.0, 10.0]),
-)
-def test_weights_of_ragged_rows_are_the_truncated_ratios_to_what_was_recorded_first(
-    tokens: list[list[tuple[float, float]]], level: str, threshold: float
-) -> None:
-    rows = [
-        replace(make_row(0, 0.0, [len(row)]), rollout_logprobs_L=np.array([old for _, old in row], dtype=np.float32))
-        for row in tokens
-    ]
-    correction = losses.RolloutCorrection(rows, job_of(rollout_is=level, rollout_is_threshold=threshold))
-    order = list(reversed(range(len(rows))))
-    micro = microbatches.collate(rows, order, torch.zeros(len(rows), 9), torch.device("cpu"))
-    proximal = torch.zeros_like(micro.rollout_logprobs_RL)
-    for line, number in enumerate(order):
-        proximal[line, : len(tokens[number])] = torch.tensor([new for new, _ in tokens[number]])
-    correction.record(order, proximal)
-    correction.record(order, proximal - 1)
-    got = correction.of(order, micro)
-    assert torch.equal(got.proximal_logprobs_RL, proximal)
-    for line, number in enumerate(order):
-        gaps = [max(-20.0, min(20.0, new - old)) for new, old in tokens[number]]
-        if level == "sequence":
-            gaps = [max(-20.0, min(20.0, sum(new - old for new, old in tokens[number])))] * len(gaps)
-        expected = [min(math.exp(gap), threshold) for gap in gaps]
-        assert got.weights_RL[line, : len(expected)].tolist() == pytest.approx(expected, rel=1e-4)
-        assert not got.weights_RL[line, len(expected) :].any()
 
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {

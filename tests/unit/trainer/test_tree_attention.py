@@ -1,8 +1,7 @@
-"""Attention along a token tree: every pair of a token and its ancestor once, and the numbers of one dense mask."""
+"""Attention along a token tree has the numbers of one dense mask of ancestors."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -41,37 +40,6 @@ def ancestors(tree: Any) -> torch.Tensor:
         for depth, place in enumerate(path.places_T):
             visible_PP[place, path.places_T[: depth + 1]] = True
     return visible_PP
-
-
-def pairs(layout: Any) -> Counter[tuple[int, int]]:
-    """How often a query meets a key in the calls of a layout."""
-    found: Counter[tuple[int, int]] = Counter()
-    for block in layout.blocks:
-        for line, queries in enumerate(block.queries_SQ.tolist()):
-            for column, query in enumerate(queries):
-                if block.padding_SQ is not None and block.padding_SQ[line, column]:
-                    continue
-                if block.keys_SK is None or block.visible_SQK is None:
-                    keys = queries[: column + 1]
-                else:
-                    keys = block.keys_SK[line][block.visible_SQK[line, column]].tolist()
-                found.update((query, key) for key in keys)
-    for shared in layout.shared_keys:
-        for query in range(shared.first_query, shared.last_query):
-            found.update((query, key) for key in range(shared.first_key, shared.last_key))
-    return found
-
-
-@given(chosen=samples(), least_keys=st.sampled_from([None, 1, 12, 256]))
-@settings(max_examples=examples(60), deadline=None)
-def test_each_token_meets_each_of_its_ancestors_once_and_nothing_else(
-    chosen: list[list[int]], least_keys: int | None
-) -> None:
-    tree = tree_of(chosen)
-    expected = {(query, key) for query, key in ancestors(tree).nonzero().tolist()}
-    found = pairs(trees.lay_out(tree, torch.device("cpu"), least_keys=least_keys))
-    assert set(found) == expected
-    assert set(found.values()) == {1}
 
 
 @pytest.mark.parametrize(("least_keys", "calls"), [(None, 0), (1, 1), (7 * 200, 1), (7 * 200 + 1, 0)])

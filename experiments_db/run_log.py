@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ class RunLog:
             for name, value in values.items()
         )
         self._store.add_to_training(self.id, TrainingNews(points=points))
-        self._state = _write(self._store, self._state, step=max(self.step, at))
+        self._state = self._store.record_training(replace(self._state, step=max(self.step, at)))
 
     def log_file(self, path: str | Path, *, step: int | None = None) -> Path:
         """Copy a file beside the database, list it with the run, and return the copy.
@@ -114,9 +115,11 @@ def record_run(
             raise StoreUnavailable(f"cannot make {beside}: {error.strerror or error}") from error
     with open_store(location) as store:
         state = store.record_training(
-            f"run-{uuid.uuid4().hex}", project=project, experiment=name, model=model, engine="none",
-            settings=settings or {}, changes={}, home=str(Path.cwd()), launch_key=None, status="ROLLING", reason=None,
-            step=0, begun_at=time.time(),
+            RecordedTraining(
+                f"run-{uuid.uuid4().hex}", project=project, experiment=name, model=model, engine="none",
+                settings=settings or {}, changes={}, home=str(Path.cwd()), launch_key=None, status="ROLLING",
+                reason=None, step=0, begun_at=time.time(),
+            )
         )  # fmt: skip
         if tags or note:
             store.label_training(state.id, tags=tags, note=note)
@@ -124,9 +127,10 @@ def record_run(
         try:
             yield run
         except BaseException as error:
-            _write(store, state, step=run.step, status="FAILED", reason=f"{type(error).__name__}: {error}"[:500])
+            reason = f"{type(error).__name__}: {error}"[:500]
+            store.record_training(replace(state, step=run.step, status="FAILED", reason=reason))
             raise
-        _write(store, state, step=run.step, status="COMPLETE")
+        store.record_training(replace(state, step=run.step, status="COMPLETE"))
 
 
 def _usual_file() -> Path:
@@ -142,13 +146,3 @@ def _is_number(value: object) -> bool:
     except (TypeError, ValueError, OverflowError):
         return False
     return True
-
-
-def _write(
-    store: ExperimentStore, state: RecordedTraining, *, step: int, status: str | None = None, reason: str | None = None
-) -> RecordedTraining:
-    return store.record_training(
-        state.key, project=state.project, experiment=state.experiment, model=state.model, engine=state.engine,
-        settings=state.settings, changes=state.changes, home=state.home, launch_key=None,
-        status=status or state.status, reason=reason, step=step, begun_at=state.begun_at,
-    )  # fmt: skip

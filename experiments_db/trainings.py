@@ -20,10 +20,9 @@ class RecordedTraining:
 
     `key` names it wherever it is recorded. `status` is the state of the server's engine, or "REPLACED" once another
     training has begun there. `step` is the last one trained. `changes` are the settings that changed while it ran, by
-    the first step that they applied to. `tags` and `note` were given by people.
+    the first step that they applied to. The last four fields are the store's: `tags` and `note` were given by people.
     """
 
-    id: str
     key: str
     project: str
     experiment: str
@@ -36,10 +35,11 @@ class RecordedTraining:
     status: str
     reason: str | None
     step: int
-    tags: tuple[str, ...]
-    note: str
     begun_at: float
-    updated_at: float
+    id: str = ""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    updated_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

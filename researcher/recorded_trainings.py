@@ -9,6 +9,7 @@ from pathlib import Path
 
 from experiments_db import (
     ExperimentStore,
+    RecordedTraining,
     ServerEvent,
     SystemPoint,
     TrainedEpisode,
@@ -40,7 +41,7 @@ class DatabaseSink:
         """Store an update. Raises what the store raises."""
         described = {field.name: getattr(update.training, field.name) for field in fields(update.training)}
         described["changes"] = {str(step): dict(settings) for step, settings in update.training.changes.items()}
-        training_id = self._store.record_training(**described).id
+        training_id = self._store.record_training(RecordedTraining(**described)).id
         self._store.add_to_training(training_id, _news(training_id, update))
 
     def close(self) -> None:

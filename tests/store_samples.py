@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from experiments_db import Verdict
+from experiments_db import RecordedTraining, Verdict
 
 if TYPE_CHECKING:
     from experiments_db import (
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         Experiment,
         ExperimentStore,
         Finding,
-        RecordedTraining,
         Run,
         Study,
     )
@@ -43,4 +42,4 @@ def record_state(store: ExperimentStore, key: str, **changes: Any) -> RecordedTr
         "project": "p", "experiment": key, "model": "nano", "engine": "local", "settings": {}, "changes": {},
         "home": "h", "launch_key": None, "status": "ROLLING", "reason": None, "step": 2, "begun_at": 1.0,
     }  # fmt: skip
-    return store.record_training(key, **(values | changes))
+    return store.record_training(RecordedTraining(key, **(values | changes)))

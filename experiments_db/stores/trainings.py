@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from sqlalchemy import Connection, delete
 
@@ -40,31 +40,14 @@ STEPPED = (TRAINING_POINTS, TRAINING_SCORES, TRAINED_EPISODES)
 """The tables whose rows belong to a step."""
 
 
-class TrainingState(TypedDict):
-    """The fields of a training that its server knows; `RecordedTraining` explains them."""
-
-    project: str
-    experiment: str
-    model: str
-    engine: str
-    settings: JsonObject
-    changes: JsonObject
-    home: str
-    launch_key: str | None
-    status: str
-    reason: str | None
-    step: int
-    begun_at: float
-
-
 class TrainingStore(StoreBase):
-    def record_training(self, key: str, **state: Unpack[TrainingState]) -> RecordedTraining:
-        """Store a training, or its new state if the key is known."""
+    def record_training(self, training: RecordedTraining) -> RecordedTraining:
+        """Store a training, or its new state if its key is known. Its id, tags and note stay as they are stored."""
         now = self._clock()
-        known: dict[str, Any] = {**state, "key": key, "updated_at": now}
-        new: dict[str, Any] = {"id": new_id("training", now), "tags": [], "note": ""}
+        new: dict[str, Any] = {"id": new_id("training", now), "tags": (), "note": ""}
+        values = asdict(training) | new | {"updated_at": now}
         with self._write() as connection:
-            return put(connection, TRAININGS, known | new, key=("key",), replace=tuple(known))
+            return put(connection, TRAININGS, values, key=("key",), replace=tuple(values.keys() - new.keys()))
 
     def label_training(self, training_id: str, *, tags: Sequence[str], note: str) -> RecordedTraining:
         """Give a training these tags and this note, in place of those that it has.

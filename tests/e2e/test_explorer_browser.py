@@ -27,6 +27,7 @@ from explorer_samples import (
 from explorer_server import serve
 from exploring_study import ExploringStudy
 from playwright.sync_api import Browser, Page, sync_playwright
+from store_samples import record_state
 
 from experiments_db import RunStatus, StudyStatus, TrainingNews, TrainingPoint, open_store
 
@@ -190,10 +191,7 @@ def test_pages_that_are_open_show_what_is_new(tab: Tab, tmp_path: Path) -> None:
         store.add_to_training(
             training.id, TrainingNews(points=(TrainingPoint(training.id, "brand/new", 4, 0.5, 1_795_000_020.0),))
         )
-        store.record_training(
-            training.key, project="p", experiment="went-on", model="nano", engine="local", home="h", launch_key=None,
-            settings={"total_steps": 4}, changes={}, status="COMPLETE", reason=None, step=4, begun_at=1.0,
-        )  # fmt: skip
+        record_state(store, training.key, settings={"total_steps": 4}, status="COMPLETE", step=4)
         tab.page.get_by_text("4 / 4", exact=True).wait_for()
         tab.settle()
 

@@ -28,14 +28,12 @@ COLUMNS = (
 def draw_search_tree(facts: StudyFacts, exploration: Exploration) -> Drawing:
     """Return the drawing of the tree, with the exploring scores as data."""
     rows = 1 + max((arm.row for arm in exploration.tree), default=0.0)
-    direction = "largest" if facts.charter.direction == "maximize" else "smallest"
     return Drawing(
         "search-tree",
         "The tree of experiments",
         "Each arm stands to the right of the arm that it was derived from; the word on the line is how. The number is "
         "its exploring score at the highest rung that it reached, in percent of the full training: one seed, no claim. "
-        f"The yellow dot has the {direction} score. Crossed: out of the search. Hollow: not explored. Ring: the arm "
-        "that was confirmed.",
+        "Colours go by score. Crossed: out of the search. Hollow: not explored. Ring: the arm that was confirmed.",
         0.5 + ROW_IN * rows,
         partial(_paint, facts=facts, exploration=exploration),
         [list(COLUMNS), *(_row(arm, item) for arm in exploration.tree for item in (arm.scored or (None,)))],

@@ -76,6 +76,7 @@ from experiments_db.records import (
     StoredDecision as StoredDecision,
     StoredHypothesis as StoredHypothesis,
     Study as Study,
+    StudyRuns as StudyRuns,
     hash_json as hash_json,
 )
 from experiments_db.run_log import FILE_LOGGED as FILE_LOGGED, RunLog as RunLog, record_run as record_run

@@ -63,12 +63,7 @@ def runs_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
     The columns are `RUN_COLUMNS`, then `factor.<name>` of its arm, then `<phase>.<split>` means. A factor that the arm
     does not have, and an evaluation that was not made, is a missing value.
     """
-    return runs_of_studies_frame(store, [study_id]).drop(columns="study_id")
-
-
-def runs_of_studies_frame(store: ExperimentStore, study_ids: Collection[str]) -> pd.DataFrame:
-    """Return what `runs_frame` does for each of these studies, with the column `study_id` at the end."""
-    found = store.list_all_runs(study_ids)
+    found = store.list_all_runs([study_id])
     experiments = {experiment.id: experiment for experiment in found.experiments}
     arms = [experiments[run.experiment_id] for run in found.runs]
     columns: dict[str, list[Any]] = {
@@ -89,8 +84,7 @@ def runs_of_studies_frame(store: ExperimentStore, study_ids: Collection[str]) ->
     factors = sorted({name for arm in arms for name in arm.factors})
     values = {f"factor.{name}": [arm.factors.get(name, math.nan) for arm in arms] for name in factors}
     scores = {name: [of_run.get(run.id, math.nan) for run in found.runs] for name, of_run in sorted(means.items())}
-    study_of = {"study_id": [run.study_id for run in found.runs]}
-    return pd.DataFrame({name: columns[name] for name in RUN_COLUMNS} | values | scores | study_of)
+    return pd.DataFrame({name: columns[name] for name in RUN_COLUMNS} | values | scores)
 
 
 def metrics_frame(

@@ -30,7 +30,6 @@ from experiments_db import (
 from experiments_db.frames import (
     curves_frame,
     llm_calls_frame,
-    runs_of_studies_frame,
 )
 from ui.contents import StudyContents, read_contents
 from ui.tables.training_rows import BASICS, ListedTraining, rows_of, settings_of
@@ -200,12 +199,6 @@ def curves(
     """
     most = most or min(FINEST_POINTS, max(FEWEST_POINTS, MOST_POINTS // max(1, len(ids))))
     return curves_frame(store, ids, names, most=most, steps=steps)
-
-
-@_kept
-def runs(store: ExperimentStore, study_ids: tuple[str, ...]) -> pd.DataFrame:
-    """Return one row per run of these studies, as `frames.runs_frame` gives it, with the study's id."""
-    return runs_of_studies_frame(store, study_ids)
 
 
 def list_trainings(location: str) -> list[RecordedTraining]:

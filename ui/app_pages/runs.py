@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
-from experiments_db import RunStatus
-from ui import elements, formats, live, queries
+from experiments_db import Experiment, RunStatus, RunSummary, StudyRuns
+from ui import elements, formats, live
 from ui.contents import BASE, FINAL, TEST
 from ui.tables import listing
 from ui.tables.filters import ListedItem
 from ui.tables.listing import ListView
 
 ALL = "all studies"
-BASICS = {
-    "experiment": "arm", "status": "status", "seed": "seed", "study_id": "study", "run_id": "run", "rung": "to_step",
-    "attempt": "attempt", "duration_s": "duration", "exit_reason": "outcome", "iteration": "iteration",
-    "is_baseline": "baseline", "server_url": "server", "started_at": "started", "created_at": "created",
-    "finished_at": "finished",
-}  # fmt: skip
-# The columns of a frame of runs by the names that they have in a filter.
 PHASES = (BASE, FINAL, TEST)
 TIMES = ("started", "created", "finished")
-FACTOR = "factor."
 MOST_LOOKED_AT = 200
 # So many of the newest runs say which metrics there are.
-
-
-def is_score(column: str) -> bool:
-    return column.partition(".")[0] in PHASES
 
 
 def score_title(column: str) -> str:
@@ -64,32 +52,41 @@ def follow_choice() -> None:
     st.query_params.update(elements.address(**({} if chosen == ALL else {"study": chosen})))
 
 
-def names_of(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the columns of the frame by the names that their values have."""
-    columns = {name: column for column, name in BASICS.items()}
-    for column in map(str, frame):
-        if column.startswith(FACTOR):
-            columns.setdefault(column.removeprefix(FACTOR), column)
-        elif is_score(column):
-            # A run has one score of a phase in most studies, so its split need not be named.
-            columns.setdefault(column.partition(".")[0], column)
-            columns[column] = column
-    return columns
+def values_of(run: RunSummary, arm: Experiment, scores: Mapping[str, float]) -> dict[str, Any]:
+    """Return what a run can be filtered, sorted and grouped by. A value of its own goes before a factor of that name.
+
+    A run has one score of a phase in most studies, so its split need not be named.
+    """
+    own = {
+        "arm": arm.name, "status": run.status.value, "seed": run.seed, "study": run.study_id, "run": run.id,
+        "to_step": run.rung, "attempt": run.attempt, "duration": run.duration_s, "outcome": run.exit_reason,
+        "iteration": arm.iteration, "baseline": arm.is_baseline, "server": run.server_url, "started": run.started_at,
+        "created": run.created_at, "finished": run.finished_at,
+    }  # fmt: skip
+    by_phase = {name.partition(".")[0]: scores[name] for name in sorted(scores, reverse=True)}
+    return {**own, **{name: value for name, value in arm.factors.items() if name not in own}, **by_phase, **scores}
 
 
-def items_of(frame: pd.DataFrame, columns: Mapping[str, str], metrics: Sequence[str]) -> list[ListedItem]:
-    """Return the runs with their values by name, and the last value of each of these metrics."""
-    ids = [str(run_id) for run_id in frame["run_id"]]
-    points = {name: elements.store().latest_points(tuple(ids), name) for name in metrics}
-    values = zip(*(frame[column].tolist() for column in columns.values()), strict=True)
+def items_of(found: StudyRuns) -> list[ListedItem]:
+    """Return the runs with their values by name."""
+    arms = {arm.id: arm for arm in found.experiments}
+    scores: dict[str, dict[str, float]] = {}
+    for item in found.means:
+        scores.setdefault(item.run_id, {})[f"{item.phase}.{item.split}"] = item.mean
     return [
-        ListedItem(
-            run_id,
-            run_id,
-            {name: None if formats.is_missing(value) else value for name, value in zip(columns, row, strict=True)}
-            | {name: found[run_id].value if run_id in found else None for name, found in points.items()},
+        ListedItem(run.id, run.id, values_of(run, arms[run.experiment_id], scores.get(run.id, {})))
+        for run in found.runs
+    ]
+
+
+def with_metrics(items: Sequence[ListedItem], metrics: Sequence[str]) -> list[ListedItem]:
+    """Return the runs with the last value of each of these metrics, too."""
+    points = {name: elements.store().latest_points([item.id for item in items], name) for name in metrics}
+    return [
+        replace(
+            item, values={**item.values, **{name: of[item.id].value for name, of in points.items() if item.id in of}}
         )
-        for run_id, row in zip(ids, values, strict=True)
+        for item in items
     ]
 
 
@@ -102,8 +99,8 @@ def table_of(items: Sequence[ListedItem], scores: Sequence[str], factors: Sequen
             "Seed": item.values["seed"],
             "To step": item.values["to_step"] or None,
             "Status": [item.values["status"]],
-            **{score_title(name): item.values[name] for name in scores},
-            **{name: listing.cell(item.values[name]) for name in (*factors, *more) if name not in TIMES},
+            **{score_title(name): item.values.get(name) for name in scores},
+            **{name: listing.cell(item.values.get(name)) for name in (*factors, *more) if name not in TIMES},
             **{f"{name.capitalize()} (UTC)": time_of(item, name) for name in ("started", *more) if name in TIMES},
             "Duration": item.values["duration"],
             "Outcome": listing.cell(item.values["outcome"]),
@@ -122,7 +119,7 @@ def time_of(item: ListedItem, name: str) -> datetime | None:
 def configure(items: Sequence[ListedItem], scores: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
     """Return the configurations of the columns. Numbers of `others` keep all their digits."""
     numeric = [
-        name for name in others if all(isinstance(listing.cell(i.values[name]), int | float | None) for i in items)
+        name for name in others if all(isinstance(listing.cell(i.values.get(name)), int | float | None) for i in items)
     ]
     return {
         "Arm": st.column_config.TextColumn(pinned=True, width="medium"),
@@ -147,44 +144,44 @@ def show_actions(items: Sequence[ListedItem], chosen: Sequence[ListedItem]) -> N
         listing.show_download(items, "runs")
 
 
-def show_table(view: ListView, frame: pd.DataFrame, columns: Mapping[str, str], metrics: Sequence[str]) -> None:
-    items = view.arrange(items_of(frame, columns, [name for name in metrics if name in view.names]))
-    show_counts(frame, len(items))
-    scores = sorted(
-        (name for name in columns if "." in name and is_score(name)), key=lambda name: PHASES.index(name.split(".")[0])
-    )
-    factors = [name for name, column in columns.items() if column.startswith(FACTOR)]
-    if not items:
+def show_table(view: ListView, found: StudyRuns, items: Sequence[ListedItem], metrics: Sequence[str]) -> None:
+    shown = view.arrange(with_metrics(items, [name for name in metrics if name in view.names]))
+    show_counts(found, len(shown))
+    scored = {f"{item.phase}.{item.split}" for item in found.means if item.phase in PHASES}
+    scores = sorted(scored, key=lambda name: (PHASES.index(name.partition(".")[0]), name))
+    factors = sorted({name for arm in found.experiments for name in arm.factors})
+    if not shown:
         return
     if view.groups:
         numbers = {score_title(name): name for name in scores} | {name: name for name in view.columns}
-        listing.choose_groups(view.group(items), numbers, noun="Runs")
+        listing.choose_groups(view.group(shown), numbers, noun="Runs")
         return
     more = [name for name in view.columns if name not in factors]
-    config = configure(items, scores, [*factors, *more])
-    chosen = listing.choose_rows(items, table_of(items, scores, factors, more), columns=config, alt="Runs")
-    show_actions(items, chosen)
+    config = configure(shown, scores, [*factors, *more])
+    chosen = listing.choose_rows(shown, table_of(shown, scores, factors, more), columns=config, alt="Runs")
+    show_actions(shown, chosen)
 
 
 def show_runs(*study_ids: str) -> None:
     with elements.store_errors():
-        frame = queries.runs(elements.database(), study_ids)
-        if frame.empty:
+        found = elements.store().list_all_runs(study_ids)
+        if not found.runs:
             st.caption("No run has been planned yet.")
             return
-        columns = names_of(frame)
-        metrics = elements.store().metric_names(tuple(str(run_id) for run_id in frame["run_id"][-MOST_LOOKED_AT:]))
-        view = listing.choose_view([*columns, *metrics], example="lr>=1e-3 status=finished seed=0")
+        items = items_of(found)
+        metrics = elements.store().metric_names([run.id for run in found.runs[-MOST_LOOKED_AT:]])
+        names = dict.fromkeys(name for item in items for name in item.values)
+        view = listing.choose_view([*names, *metrics], example="lr>=1e-3 status=finished seed=0")
         if view is not None:
-            show_table(view, frame, columns, metrics)
+            show_table(view, found, items, metrics)
 
 
-def show_counts(frame: pd.DataFrame, shown: int) -> None:
-    short = sum(rung > 0 for rung in frame["rung"])
-    total = formats.count(len(frame) - short, "run")
+def show_counts(found: StudyRuns, shown: int) -> None:
+    short = sum(run.rung > 0 for run in found.runs)
+    total = formats.count(len(found.runs) - short, "run")
     if short:
         total = f"{total} and {formats.count(short, 'short run')} of exploration"
-    st.caption(total if shown == len(frame) else f"{shown} of {total}")
+    st.caption(total if shown == len(found.runs) else f"{shown} of {total}")
 
 
 st.title("Runs", anchor=False)

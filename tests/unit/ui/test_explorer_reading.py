@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from explorer_samples import add_study, create_database
+from explorer_samples import HOSTILE, add_study, create_database, record_calls
 
 from experiments_db import StoredCharter, open_store
 from ui.contents import StudyContents, best_arm, read_contents
@@ -96,12 +96,13 @@ def test_what_was_read_is_kept_until_it_is_written_and_no_page_changes_that_of_a
     location = str(create_database(tmp_path, add_study))
     with open_store(location) as writer:
         study_id = writer.list_studies()[0].id
+        record_calls(writer, study_id)
         before = queries.load_study(location, study_id)
-        frame = queries.runs(location, (study_id,))
-        frame["seed"] = -1
+        frame = queries.llm_calls(location, study_id)
+        frame["node"] = "changed"
         queries.store(location).list_studies(limit=None).clear()
         assert len(queries.store(location).list_studies(limit=None)) == 1
-        assert (queries.runs(location, (study_id,))["seed"] >= 0).all()
+        assert set(queries.llm_calls(location, study_id)["node"]) == {"plan", HOSTILE}
 
         writer.create_study("Another topic", planner="rules")
         assert len(queries.store(location).list_studies(limit=None)) == 2

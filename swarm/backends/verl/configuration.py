@@ -28,8 +28,6 @@ ROLLOUT: Final = "actor_rollout_ref.rollout"
 MODEL: Final = "actor_rollout_ref.model"
 CORRECTION: Final = "verl.trainer.config.algorithm.RolloutCorrectionConfig"
 
-SCHEDULES: Final[Mapping[str, tuple[str, ...]]] = {"dp": ("constant", "cosine"), "veomni": ("constant", "cosine")}
-"""Schedules of verl's model engines, by engine name; `dp` is FSDP. An engine that is not listed has none."""
 CPU_SEQUENCES: Final = 32
 """Number of sequences at once on a CPU; verl's default of 256 suits a GPU."""
 
@@ -100,10 +98,12 @@ def _flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 def _model_engine(overrides: Mapping[str, Any]) -> str:
     """Return the set of verl's defaults that the overrides select, by `model_engine` or the actor's strategy."""
-    strategy = overrides.get(f"{ACTOR}.strategy")
-    asked = overrides.get("model_engine") or (strategy if strategy in MODEL_ENGINES else "dp")
-    if asked not in MODEL_ENGINES:
-        raise JobInvalid(f"verl.model_engine: must be one of {', '.join(MODEL_ENGINES)}", param="verl.model_engine")
+    key, strategy = f"verl.{ACTOR}.strategy", overrides.get(f"{ACTOR}.strategy", "fsdp2")
+    if strategy not in MODEL_ENGINES:
+        raise JobInvalid(f"{key}: must be one of {', '.join(MODEL_ENGINES)}", param=key)
+    asked = overrides.get("model_engine", MODEL_ENGINES[strategy])
+    if asked not in MODEL_ENGINES.values():
+        raise JobInvalid("verl.model_engine: must be one of dp, megatron", param="verl.model_engine")
     return str(asked)
 
 
@@ -199,13 +199,14 @@ def _of_optimizer(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
 def _of_schedule(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schedule settings. Raise JobInvalid for a schedule that verl's model engine lacks."""
     model_engine, scheduler = _model_engine(given), job.lr_scheduler_type
-    if scheduler not in SCHEDULES.get(model_engine, ("constant",)):
+    known = ("constant", "cosine") if model_engine == "dp" else ("constant",)
+    if scheduler not in known:
         raise JobInvalid(
-            f"lr_scheduler_type: verl's {model_engine} engine has no {scheduler} schedule: set it to constant"
-            f"{' or cosine' if model_engine in SCHEDULES else ''}, or use engine local",
+            f"lr_scheduler_type: verl's {model_engine} engine has no {scheduler} schedule: set it to "
+            f"{' or '.join(known)}, or use engine local",
             param="lr_scheduler_type",
         )
-    if model_engine not in SCHEDULES:
+    if model_engine != "dp":
         return {}
     return {f"{ACTOR}.optim.lr_scheduler_type": scheduler, f"{ACTOR}.optim.min_lr_ratio": job.min_lr_ratio}
 

@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.job import TrainJob
 
-MODEL_ENGINES: Final = ("dp", "megatron", "veomni", "torchtitan")
-"""verl's sets of defaults; `dp` is FSDP."""
+MODEL_ENGINES: Final = {"fsdp": "dp", "fsdp2": "dp", "megatron": "megatron"}
+"""verl's set of defaults for each strategy of the actor."""
 CLOSE_MATCHES = 3
 CLOSE_ENOUGH = 0.6
 

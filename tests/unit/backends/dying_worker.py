@@ -1,7 +1,6 @@
 """Opens streams on a worker from before it is killed until its end is seen, and prints the errors that this raises.
 
-Place in the flow: test_worker_process.py runs it in a process of its own, for it needs the event loop of the server,
-which takes no bytes for a closed pipe and leaves what belonged to a dead process to the garbage collector.
+It has a process of its own, because it needs the server's event loop, which treats closed pipes in its own way.
 """
 
 from __future__ import annotations

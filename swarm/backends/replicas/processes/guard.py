@@ -1,8 +1,5 @@
 """A guard that runs a command, and ends all its processes when the command ends or standard input closes.
 
-Place in the flow: the parent of a replica's processes. The server keeps the other end of the guard's input, so no death
-of the server, however sudden, leaves processes behind. The guard does not know what the command does.
-
 Usage: guard.py [--detach] SECONDS CORES COMMAND...
 
 SECONDS is the time that the command may take to end in order. CORES are the numbers of its cores, separated by commas,

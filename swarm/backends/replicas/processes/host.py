@@ -1,8 +1,6 @@
-"""The host process of one replica on a node of a Ray cluster: for the server, it replaces the guard.
+"""The host process of one replica on a node of a Ray cluster, where it has an actor run the guard.
 
-Place in the flow: launcher.py starts it as a process and keeps the other end of its input. It asks Ray for a node with
-enough free devices, and for an actor there that runs the guard. It is a Ray driver of its own: however it ends, Ray
-ends the actor, and the guard ends the rest. It knows nothing of weights or requests.
+It is a Ray driver of its own: however it ends, Ray ends the actor, and the guard ends the rest.
 
 Usage: python -m swarm.backends.replicas.processes.host, with a `ReplicaOrder` as JSON in SWARM_REPLICA_ORDER.
 Standard output gets one line: our process id, and the replica's base URL. Output of the replica

@@ -72,13 +72,9 @@ def test_logprobs_of_the_sampled_tokens_alone_are_not_no_logprobs() -> None:
     ("name", "fields"),
     [
         ("best_of", {"best_of": 2}),
-        ("best_of", {"best_of": 3, "n": 2}),
         ("logprobs", {"logprobs": 6}),
         ("logprobs", {"logprobs": -1}),
         ("stream_options.continuous_usage_stats", {"stream_options": {"continuous_usage_stats": True}}),
-        ("temperature", {"temperature": 3}),
-        ("n", {"n": 0}),
-        ("max_tokens", {"max_tokens": 0}),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(name: str, fields: dict[str, Any]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from tests_support import wait_for_step
+from waiting import wait_until
 
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
 from swarm.errors import BadRequest
@@ -23,13 +23,6 @@ def client(start_server: Any) -> Iterator[SwarmClient]:
         client.wait_until_step(0, timeout=30)
         wait_until(lambda: client.status().state == "ROLLING")
         yield client
-
-
-def wait_until(reached: Callable[[], object], timeout_s: float = 240.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline, "not reached"
-        time.sleep(0.05)
 
 
 def run_episode(client: SwarmClient, task: Task, reward: float, **output: Any) -> str:

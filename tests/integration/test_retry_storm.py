@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ import pytest
 from faulty_proxy import Attempt, Fault, FaultyProxy
 from slow_samplers import Pace, letters
 from tests_support import begin, chat, end, wait_for_state, wait_for_step
+from waiting import wait_until
 
 import swarm.server.http
 from swarm.job import TrainJob
@@ -154,13 +154,6 @@ def check(scene: Scene, prompts: list[str], replies: list[str]) -> None:
 def calls_in_flight(scene: Scene) -> int:
     running = scene.http.get("/v1/swarm/status").json()["running"]
     return sum(each["calls_in_flight"] for each in running)
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s"
-        time.sleep(0.02)
 
 
 def test_one_call_is_one_turn_whatever_happens_to_its_attempts(stage: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from client_answers import BEGUN, ENDED, VIEW
 from scripted_server import Canned, Heard, ScriptedServer
 
 
@@ -48,16 +49,12 @@ def swarm_double(scripted: ScriptedServer, canned: type[Canned]) -> Any:
         if heard.path == "/v1/swarm/heartbeat":
             return scripted.refusal or canned(body={"ended": scripted.ended})
         if heard.path.endswith("/begin"):
-            body = {"episode_id": f"e{next(begun)}", "base_url": "http://x/v1", "api_key": "k", "model": "m"}
-            return canned(201, {**body, "weight_version": 0, "deadline_s": 60.0, "lease_s": heard.body["lease_s"]})
+            return canned(201, {**BEGUN, "episode_id": f"e{next(begun)}", "lease_s": heard.body["lease_s"]})
         if heard.path.endswith("/end"):
-            ended = {"state": "completed", "outcome": None, "batch_id": None, "replayed": False}
-            return canned(body={"episode_id": heard.path.split("/")[4], **ended})
+            return canned(body={**ENDED, "episode_id": heard.path.split("/")[4]})
         if heard.path.endswith("/abort"):
-            view = {"episode_type": "train", "state": "aborted", "client_id": "c", "task_id": None, "turns": 0}
-            nothing = dict.fromkeys(("reward", "is_success", "turn_rewards", "ended_at", "batch_id"))
-            view |= {"data_source": "default", "outcome": heard.body["reason"], "begun_at": 0.0, "last_seen_at": 0.0}
-            return canned(body={"episode_id": heard.path.split("/")[4], "weight_versions": [], **view, **nothing})
+            ended = {"episode_id": heard.path.split("/")[4], "state": "aborted", "outcome": heard.body["reason"]}
+            return canned(body={**VIEW, **ended})
         return canned(404, {"error": {"message": heard.path, "type": "x", "param": None, "code": "not_found"}})
 
     scripted.next_answer = answer

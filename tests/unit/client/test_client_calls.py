@@ -6,31 +6,14 @@ import inspect
 from typing import Any
 
 import pytest
+from client_answers import BEGUN, ENDED, VIEW, status_of
 
 from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.errors import BadRequest, EngineFailure, Forbidden, Unavailable
 from swarm.job import TrainJob
 from swarm.types import Task, WorkflowOutput
 
-VIEW = {
-    "episode_id": "e1", "episode_type": "train", "state": "completed", "client_id": "c", "task_id": "t",
-    "data_source": "math", "reward": 0.5, "is_success": None, "turn_rewards": [0.1], "outcome": None, "turns": 1,
-    "begun_at": 1.0, "last_seen_at": 2.0, "ended_at": 3.0, "weight_versions": [0], "batch_id": None,
-}  # fmt: skip
-BEGUN = {"episode_id": "e1", "base_url": "http://x/v1", "api_key": "k", "model": "m", "weight_version": 0}
-ENDED = {"episode_id": "e1", "state": "completed", "outcome": None, "batch_id": None, "replayed": False}
 JOB = TrainJob(batch_size=4, lr=0.01)
-
-
-def status(state: str = "ROLLING", **changes: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
-        "server_version": "0", "state": state, "reason": None, "project_name": None, "experiment_name": None,
-        "model": None, "step": 0, "total_steps": None, "weight_version": 0, "pool": None, "policy": None, "clients": [],
-        "running": [], "warnings": [], "recoveries": 0, "failures": {}, "calls": {}, "ignored_fields": {},
-        "tokens_per_second": 0.0, "last_metrics": {},
-        "started_at": 0.0, "now": 0.0,
-    }  # fmt: skip
-    return {**base, **changes}
 
 
 @pytest.fixture
@@ -94,7 +77,7 @@ def test_episodes_are_paged(scripted: Any, client: Any, canned: Any) -> None:
 
 
 def test_data_source_turn_rewards_and_named_rewards_are_carried(scripted: Any, client: Any, canned: Any) -> None:
-    scripted.script(canned(201, {**BEGUN, "deadline_s": 9.0}), canned(body=ENDED))
+    scripted.script(canned(201, BEGUN), canned(body=ENDED))
     with client.open_episode(Task("2+2?", "sum/1", data_source="math"), lease_s=12) as episode:
         episode.output = WorkflowOutput(1.0, turn_rewards=(0.25, 0.0), rewards={"right": 0.5})
     begin, end = scripted.heard
@@ -107,9 +90,9 @@ def test_a_rollout_token_joins_the_job_that_is_set(scripted: Any, client: Any, c
     scripted.script(
         refusal(403, "forbidden", "commanders only"),
         canned(body={"job": {"batch_size": 4, "lr": 0.01}, "resolved": resolved}),
-        canned(body=status("OFFLINE")),
-        canned(body=status("BOOTING")),
-        canned(body=status("ROLLING")),
+        canned(body=status_of("OFFLINE")),
+        canned(body=status_of("BOOTING")),
+        canned(body=status_of("ROLLING")),
     )
     assert client.auto_sync_train_config_and_start_engine(JOB).state == "ROLLING"
     assert [heard.method for heard in scripted.heard] == ["PUT", "GET", "GET", "GET", "GET"]
@@ -127,10 +110,10 @@ def test_a_rollout_token_cannot_set_another_job(
 
 def test_a_rollout_token_does_not_wait_for_ever(scripted: Any, client: Any, canned: Any, refusal: Any) -> None:
     known = canned(body={"job": {}, "resolved": JOB.resolve().model_dump(mode="json")})
-    scripted.script(refusal(403, "forbidden"), known, canned(body=status("OFFLINE")))
+    scripted.script(refusal(403, "forbidden"), known, canned(body=status_of("OFFLINE")))
     with pytest.raises(Unavailable, match="OFFLINE"):
         client.auto_sync_train_config_and_start_engine(JOB, boot_timeout=0.4)
-    scripted.script(refusal(403, "forbidden"), known, canned(body=status("FAILED", reason="no memory")))
+    scripted.script(refusal(403, "forbidden"), known, canned(body=status_of("FAILED", reason="no memory")))
     with pytest.raises(EngineFailure, match="no memory"):
         client.auto_sync_train_config_and_start_engine(JOB)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from client_answers import BEGUN, ENDED
 
 from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.client.exchange import FIRST_PAUSE_S, Server, unreachable
@@ -32,15 +33,6 @@ pytestmark = pytest.mark.anyio
 
 JOB = {"job": {"lr": 0.001}, "resolved": {"lr": 0.001}}
 TASK = Task("2+2?", "sum/1")
-ENDED = {"episode_id": "e1", "state": "completed", "outcome": None, "batch_id": None, "replayed": False}
-BEGUN = {
-    "episode_id": "e1",
-    "base_url": "http://10.0.0.7:10086/v1",
-    "api_key": "secret",
-    "model": "nano",
-    "weight_version": 3,
-    "deadline_s": 1800.0,
-}
 
 
 @pytest.fixture

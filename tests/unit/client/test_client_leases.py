@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from swarm.client import AsyncSwarmClient, SwarmClient, heartbeat
 from swarm.client.heartbeat import BEATS_PER_LEASE, MAX_REMEMBERED, Leases
@@ -29,13 +30,6 @@ FindThreads = Callable[[], list[threading.Thread]]
 
 def beats(server: Any) -> list[Any]:
     return [heard for heard in list(server.heard) if heard.path == HEARTBEAT]
-
-
-def wait_until(reached: Callable[[], object], timeout_s: float = 240.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline, "not reached"
-        time.sleep(0.01)
 
 
 def usual_pause(server: Any) -> float:

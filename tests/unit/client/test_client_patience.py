@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from client_answers import BEGUN, ENDED
 
 from swarm.client import SwarmClient
 from swarm.errors import ServerUnreachable
@@ -15,8 +16,6 @@ from swarm.types import Task, WorkflowOutput
 
 TASK = Task("2+2?", "sum/1")
 JOB = {"job": None, "resolved": None}
-ENDED = {"episode_id": "e1", "state": "completed", "outcome": None, "batch_id": None, "replayed": False}
-BEGUN = {"episode_id": "e1", "base_url": "http://x/v1", "api_key": "k", "model": "m", "weight_version": 0}
 
 
 def begin(client: SwarmClient) -> object:
@@ -29,7 +28,7 @@ def end(client: SwarmClient) -> object:
 
 @pytest.mark.parametrize(
     ("call", "answer", "expected"),
-    [(begin, {**BEGUN, "deadline_s": 9.0}, "e1"), (end, ENDED, "completed"), (SwarmClient.job, JOB, None)],
+    [(begin, BEGUN, "e1"), (end, ENDED, "completed"), (SwarmClient.job, JOB, None)],
 )
 def test_a_restart_with_boot_in_between_is_waited_out(
     scripted: Any, canned: Any, refusal: Any, call: Callable[[SwarmClient], Any], answer: Any, expected: object

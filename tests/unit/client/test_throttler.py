@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from client_answers import status_of
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import wait_until
 
 from swarm import AsyncSwarmClient, SwarmClient, Throttler, run_episodes_until_all_complete
 from swarm.client.throttler import capacity_in_batch
@@ -27,22 +29,21 @@ def status_with(
     max_staleness: int = 0, clients: tuple[dict[str, Any], ...] = (), **pool: Any,
 ) -> dict[str, Any]:  # fmt: skip
     counts = {"episodes": 0, "tasks": 0, "running_train": 0, "sources": {}, **pool}
-    return {
-        "server_version": "0", "state": state, "reason": None, "project_name": None, "experiment_name": None,
-        "model": None, "step": step, "total_steps": 9, "weight_version": 0, "clients": list(clients), "running": [],
-        "warnings": [], "recoveries": 0, "failures": {}, "calls": {}, "ignored_fields": {},
-        "tokens_per_second": 0.0, "last_metrics": {},
-        "started_at": 0.0, "now": 0.0,
-        "pool": {
+    return status_of(
+        state=state,
+        step=step,
+        total_steps=9,
+        clients=list(clients),
+        pool={
             "stop_rule": rule, "episodes_target": target * repeat, "tasks_target": target, "running_eval": 0,
             "agreed": [], **counts,
         },
-        "policy": {
+        policy={
             "stop_rule": rule, "batch_size": target, "num_repeat": repeat, "min_group": 1, "drain_timeout_s": 1.0,
             "batch_timeout_s": None, "group_timeout_s": 30.0,
             "stall_timeout_s": 300.0, "max_staleness": max_staleness, "mixture": None,
         },
-    }  # fmt: skip
+    )  # fmt: skip
 
 
 def room(data_source: str | None = None, pending: int = 0, ahead: float | None = None, **view: Any) -> float:
@@ -66,13 +67,6 @@ class Gate:
         yield
         with self._lock:
             self.inside -= 1
-
-
-def wait_until(reached: Callable[[], object], timeout_s: float = 240.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not reached():
-        assert time.monotonic() < deadline, "not reached"
-        time.sleep(0.01)
 
 
 def test_tasks_of_a_loop_are_limited_together_with_threads() -> None:

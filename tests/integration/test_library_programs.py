@@ -11,7 +11,7 @@ import pytest
 from researcher.programs import list_programs
 from swarm import SwarmClient, TrainJob
 from swarm.environments import load_environment
-from swarm.program import load_program, measure, train
+from swarm.program import load_program, train
 
 NAMES = [program.name for program in list_programs()]
 
@@ -40,14 +40,3 @@ def test_a_program_trains_on_the_fake_engine_and_none_of_its_attempts_fails(clie
     environment = load_environment(family)
     trained = train(client, environment, job, load(name))
     assert (trained.steps, trained.failures) == (2, 0)
-
-
-@pytest.mark.slow
-def test_every_program_plays_with_the_bundled_model(client, load):
-    job = TrainJob(model="nano", engine="local", experiment_name="plays", total_steps=1)
-    client.auto_sync_train_config_and_start_engine(job, force_restart=True)
-    for name in NAMES:
-        for family in ("reverse", "guess", "calc"):
-            scored = measure(client, load_environment(family), load(name), episodes=12, seed=0)
-            assert not scored.failures and not scored.broken, (name, family, scored.broken)
-            assert scored.mean is not None and 0 <= scored.mean <= 1

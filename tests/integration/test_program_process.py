@@ -209,30 +209,31 @@ def test_a_reply_after_an_agent_has_returned_ends_no_process() -> None:
     host.serve(StringIO(FollowingLine(id=7).model_dump_json() + "\n"))
 
 
-BROKEN = [
-    ("def agent(task, model, session):\n    return 1 / 0", r"program\.py, line 2: ZeroDivisionError"),
-    ("def agent(task, model, session):\n    raise SystemExit(0)", r"program\.py, line 2: SystemExit: 0"),
-    ("def agent(task, model, session):\n    return object()", r"program\.py: PydanticSerializationError"),
-    (
-        "def agent(task, model, session):\n    session.reply('A'); session.reply('B')",
-        r"program\.py, line 2: BadRequest",
-    ),
-    ("import time\ndef agent(task, model, session):\n    time.sleep(600)", r"agent took longer than 2 s on task"),
-    ("import os\ndef agent(task, model, session):\n    os._exit(7)", "ended in mid-call|ends before it has answered"),
-    ("def agent(task, model, session): return 'A'\ndef reward(*rest): return float('nan')", "it must be finite"),
-]
+BROKEN = {
+    "return 1 / 0": r"program\.py, line 6: ZeroDivisionError",
+    "raise SystemExit(0)": r"program\.py, line 8: SystemExit: 0",
+    "return object()": r"program\.py: PydanticSerializationError",
+    "session.reply('A'); session.reply('B')": r"program\.py, line 12: BadRequest",
+    "return 'A'": "it must be finite",
+    "time.sleep(600)": "agent took longer than 2 s on task",
+    "os._exit(7)": "ended in mid-call|ends before it has answered",
+}
+"""What an agent does wrong, one attempt after the other, and the message that tells it. Its reward is no number."""
 
 
-@pytest.mark.parametrize(("code", "message"), BROKEN)
-def test_what_a_program_does_wrong_is_told_with_its_line(
-    endless_server: SwarmClient, tmp_path: Path, code: str, message: str
-) -> None:
+def test_what_a_program_does_wrong_is_told_with_its_line(endless_server: SwarmClient, tmp_path: Path) -> None:
+    code = "import os, time\n\ndef agent(task, model, session):\n"
+    code += "    number = int(task.main_query)\n"
+    code += "".join(f"    if number == {number}:\n        {wrong}\n" for number, wrong in enumerate(BROKEN))
+    code += "def reward(*rest): return float('nan')\n"
     reverse = load_environment("reverse")
+    item = next(reverse.tasks(Split.TRAIN))
     with opened(code, tmp_path, endless_server.url, attempt_limit_s=2.0) as (_, program):
-        item = next(reverse.tasks("train"))  # type: ignore[arg-type]
-        with pytest.raises(SwarmError, match=message) as told:
-            run_once(endless_server, program, reverse, item)
-    assert "\n" not in told.value.message
+        for number, message in enumerate(BROKEN.values()):
+            asked = replace(item, task=replace(item.task, main_query=str(number)))
+            with pytest.raises(SwarmError, match=message) as told:
+                run_once(endless_server, program, reverse, asked)
+            assert "\n" not in told.value.message
 
 
 def run_once(server: SwarmClient, program: Program, environment: Any, item: Any) -> Any:

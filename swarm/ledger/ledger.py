@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
 from swarm.errors import LedgerError
-from swarm.ledger import evaluations, leases, queries, transactions, writes
+from swarm.ledger import evaluations, queries, writes
 from swarm.ledger.database import hold_lock, reading
 from swarm.ledger.integrity.opening import open_ledger
 from swarm.ledger.rows import EventRow
@@ -90,17 +90,17 @@ class Ledger:
 
     record_job = _write(writes.jobs.insert_job)
     extend_job = _write(writes.jobs.extend_job)
-    record_launch = _write(leases.insert_launch)
-    record_lease = _write(leases.insert_lease)
-    end_lease = _write(leases.end_lease)
+    record_launch = _write(writes.jobs.insert_launch)
+    record_lease = _write(writes.jobs.insert_lease)
+    end_lease = _write(writes.jobs.end_lease)
     record_state = _write(writes.events.insert_state)
     record_event = _write(writes.events.insert_event)
     record_audit = _write(writes.events.insert_audit)
     record_change = _write(writes.jobs.insert_change)
     begin_episode = _write(writes.episodes.insert_episode)
     end_episode = _write(writes.episodes.end_episode)
-    prepare_episode = _write(transactions.prepare_episode)
-    commit_episode = _write(transactions.commit_episode)
+    prepare_episode = _write(writes.episodes.prepare_episode)
+    commit_episode = _write(writes.episodes.commit_episode)
     revise_reward = _write(writes.episodes.revise_reward)
     close_episode = _write(writes.episodes.close_episode)
     close_batch = _write(writes.batches.close_batch)
@@ -119,9 +119,9 @@ class Ledger:
     job = _read(queries.job)
     latest_job = _read(queries.latest_job)
     job_changes = _read(queries.job_changes)
-    launches = _read(leases.launches)
-    newest_launch_key = _read(leases.newest_launch_key)
-    lease = _read(leases.present_lease)
+    launches = _read(queries.launches)
+    newest_launch_key = _read(queries.newest_launch_key)
+    lease = _read(queries.present_lease)
     states = _read(queries.states)
     events = _read(queries.events)
     newest_events = _read(queries.newest_events)
@@ -130,7 +130,7 @@ class Ledger:
     episodes = _read(queries.episodes)
     closed_episodes = _read(queries.closed_episodes)
     turns = _read(queries.turns)
-    transaction = _read(transactions.transaction)
+    transaction = _read(queries.transaction)
     batches = _read(queries.batches)
     trained_batches = _read(queries.trained_batches)
     first_step_without_tokens = _read(queries.first_step_without_tokens)

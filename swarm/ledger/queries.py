@@ -15,6 +15,8 @@ from swarm.ledger.rows import (
     EventRow,
     JobRow,
     JobUse,
+    LaunchRow,
+    LeaseRow,
     ModelUse,
     RecordedEpisode,
     StateRow,
@@ -27,6 +29,7 @@ from swarm.ledger.tables import (
     EVENTS,
     JOB_CHANGES,
     JOBS,
+    LEASES,
     RESULT_COLUMNS,
     STATES,
     TURNS,
@@ -79,6 +82,30 @@ def job_changes(connection: sqlite3.Connection, job_id: int) -> list[JobChange]:
 def job_revision(connection: sqlite3.Connection, job_id: int) -> int:
     """Return how many changes one run has had."""
     return connection.execute("SELECT count(*) FROM job_changes WHERE job_id = ?", (job_id,)).fetchone()[0]
+
+
+def present_lease(connection: sqlite3.Connection) -> LeaseRow | None:
+    """Return the lease that has not been ended. It may have expired, which is not known here."""
+    row = connection.execute("SELECT * FROM leases WHERE ended_at IS NULL ORDER BY fence DESC LIMIT 1").fetchone()
+    return None if row is None else LEASES.decode(row)
+
+
+def launches(connection: sqlite3.Connection, key: str | None = None, limit: int = 100) -> list[LaunchRow]:
+    """Return the runs that were started under a key, newest first; with a `key`, the run of that key alone."""
+    rows = connection.execute(
+        f"SELECT launches.key, launches.at, jobs.*, jobs.job_id = {NEWEST_JOB} AS is_newest,"
+        " coalesce((SELECT max(step) FROM batches WHERE batches.job_id = jobs.job_id AND state = 'trained'),"
+        " jobs.initial_step) AS step"
+        " FROM launches JOIN jobs USING (job_id) WHERE ?1 IS NULL OR key = ?1 ORDER BY jobs.job_id DESC LIMIT ?2",
+        (key, limit),
+    )
+    return [LaunchRow(row["key"], JOBS.decode(row), row["at"], row["step"], bool(row["is_newest"])) for row in rows]
+
+
+def newest_launch_key(connection: sqlite3.Connection) -> str | None:
+    """Return the key of the newest job, or None if it was started without one."""
+    row = connection.execute(f"SELECT key FROM launches WHERE job_id = {NEWEST_JOB}").fetchone()
+    return None if row is None else row["key"]
 
 
 def states(connection: sqlite3.Connection, limit: int = 100) -> list[StateRow]:
@@ -154,6 +181,17 @@ def closed_episodes(connection: sqlite3.Connection, limit: int) -> list[ClosedEp
         (limit,),
     ).fetchall()
     return [ClosedEpisode(**dict(row)) for row in reversed(rows)]
+
+
+def transaction(connection: sqlite3.Connection, transaction_sha256: str) -> EpisodeRow | None:
+    """Return the episode whose commit decides, or None if the transaction is not decided here.
+
+    The search uses a digest, so that its duration reveals nothing about any secret.
+    """
+    row = connection.execute(
+        "SELECT * FROM episodes WHERE transaction_sha256 = ? AND inquiry_url IS NULL", (transaction_sha256,)
+    ).fetchone()
+    return None if row is None else to_episode(row)
 
 
 def turns(connection: sqlite3.Connection, episode_id: str) -> tuple[Turn, ...]:

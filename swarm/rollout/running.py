@@ -17,7 +17,7 @@ from operator import attrgetter
 
 from swarm.batch import Place
 from swarm.ledger import ClosedEpisode, EpisodeRow, RecordedEpisode
-from swarm.ledger.transactions import COMMIT_LIMIT_S, COMMIT_TIMEOUT
+from swarm.ledger.writes.episodes import COMMIT_LIMIT_S, COMMIT_TIMEOUT
 from swarm.rollout.deduplication import EpisodeCalls
 from swarm.rollout.usage import UsageMeter
 from swarm.schemas import BeginEpisodeRequest, EpisodeState, RunningEpisodeView

@@ -1,4 +1,4 @@
-"""Jobs: a new run, more steps for the newest one, changes of its settings, and the open work of a run."""
+"""Jobs: new runs, their launches and changes, the open work of a run, and the lease of the server by a study."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swarm.errors import Conflict, LedgerError
+from swarm.errors import Conflict, LaunchConflict, LedgerError
 from swarm.ledger import queries
 from swarm.ledger.queries import IN_POOL, NEWEST_JOB
-from swarm.ledger.rows import EvaluationState, JobRow, OpenWork
-from swarm.ledger.tables import JOBS, to_json
+from swarm.ledger.rows import EvaluationState, JobRow, LeaseRow, OpenWork
+from swarm.ledger.tables import JOBS, LEASES, to_json
 from swarm.ledger.writes.batches import fail_closed_batches, rewind
 from swarm.ledger.writes.events import count_closed, insert_event
 from swarm.live_settings import JobChange
@@ -147,3 +147,51 @@ def close_books(connection: sqlite3.Connection) -> None:
         "UPDATE evaluations SET state = ?, reason = ?, ended_at = ? WHERE state IN ('due', 'running')",
         (EvaluationState.ABANDONED, JOB_REPLACED, time.time()),
     )
+
+
+def insert_lease(
+    connection: sqlite3.Connection,
+    study_id: str,
+    *,
+    holder: str,
+    host: str,
+    pid: int,
+    database: str,
+    ttl_s: float,
+) -> LeaseRow:
+    """Record a new lease of the server. The lease before it ends."""
+    connection.execute("UPDATE leases SET ended_at = ? WHERE ended_at IS NULL", (time.time(),))
+    row = connection.execute(
+        "INSERT INTO leases (study_id, holder, host, pid, database, ttl_s, since) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        " RETURNING *",
+        (study_id, holder, host, pid, database, ttl_s, time.time()),
+    ).fetchone()
+    lease = LEASES.decode(row)
+    detail = {"study_id": study_id, "host": host, "pid": pid, "database": database, "fence": lease.fence}
+    insert_event(connection, "lease.taken", detail)
+    return lease
+
+
+def end_lease(connection: sqlite3.Connection, fence: int) -> None:
+    """End a lease. Do nothing if it has ended."""
+    ended = connection.execute(
+        "UPDATE leases SET ended_at = ? WHERE fence = ? AND ended_at IS NULL RETURNING study_id", (time.time(), fence)
+    ).fetchone()
+    if ended is not None:
+        insert_event(connection, "lease.released", {"study_id": ended["study_id"], "fence": fence})
+
+
+def insert_launch(
+    connection: sqlite3.Connection,
+    key: str,
+    job: Mapping[str, Any],
+    resolved: Mapping[str, Any],
+    *,
+    initial_step: int = 0,
+) -> JobRow:
+    """Start a new run under a key. Raise LaunchConflict, with nothing changed, if another run has the key."""
+    if connection.execute("SELECT 1 FROM launches WHERE key = ?", (key,)).fetchone() is not None:
+        raise LaunchConflict(f"the run {key} was started before", param="key")
+    started = insert_job(connection, job, resolved, key=key, initial_step=initial_step)
+    connection.execute("INSERT INTO launches (key, job_id, at) VALUES (?, ?, ?)", (key, started.job_id, time.time()))
+    return started

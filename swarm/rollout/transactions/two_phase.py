@@ -13,7 +13,7 @@ from typing import Literal
 from swarm.errors import Conflict, EpisodeEnded, SwarmError
 from swarm.job import TrainJob
 from swarm.ledger import NO_USE, EndReceipt, EpisodeRow, Ledger
-from swarm.ledger.transactions import COMMIT_LIMIT_S
+from swarm.ledger.writes.episodes import COMMIT_LIMIT_S
 from swarm.rollout.results import align_turn_rewards, check_rewards, ending_of
 from swarm.rollout.running import RunningEpisode, RunningEpisodes
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient

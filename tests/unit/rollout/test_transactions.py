@@ -16,7 +16,7 @@ from rollout_support import Stage, eventually, rolling
 
 from swarm.config import ServerConfig, base_url
 from swarm.errors import BadRequest, Conflict, EpisodeEnded, IdempotencyMismatch, JobInvalid
-from swarm.ledger.transactions import COMMIT_LIMIT_S
+from swarm.ledger.writes.episodes import COMMIT_LIMIT_S
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.rollout.transactions.two_phase import ASK_AT_LEAST_S, state_without_engine
 from swarm.schemas import EpisodeState, PrepareEpisodeRequest, TransactionState

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from swarm.rollout.deduplication import CallEvent, Closed, Completion, Opened, Piece
 from swarm.rollout.model_request import ModelRequest
-from swarm.types import FinishReason, Turn
+from swarm.tracker.reply import ReplyStream
+from swarm.types import FinishReason, TokenDelta, Turn
+
+
+def published(turn: Turn, reply: ReplyStream, widths: Iterable[int] = (), top: Any = None) -> Iterator[CallEvent]:
+    """What inference publishes for a turn whose tokens come in pieces of these sizes, and the rest at last."""
+    yield Opened(turn.choice, turn.index, turn.prompt_ids)
+    start, total = 0, len(turn.output_ids_T)
+    for is_last, width in [*((False, width) for width in widths), (True, total)]:
+        span = slice(start, min(start + width, total))
+        finish = turn.finish_reason if is_last else None
+        sampled = (turn.output_ids_T, turn.logprobs_T, turn.weight_versions_T)
+        delta = TokenDelta(*(field[span] for field in sampled), finish, top and top[span])
+        yield Piece(turn.choice, tuple(reply.push(delta.token_ids_T) + (reply.finish() if is_last else [])), delta)
+        start = span.stop
+    yield Closed(Completion(turn.choice, turn, top))
 
 
 def recorded_turn(

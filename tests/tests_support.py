@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 from hypothesis import settings
 
+from swarm import Credentials
+
 WAIT_S = 240.0
 """How long a state is waited for that comes in seconds: far beyond what a machine with other work takes."""
 
@@ -35,6 +37,18 @@ def chat(http: httpx.Client, episode: dict[str, Any], messages: str | list[Any],
     )
     assert reply.status_code == 200, reply.text
     return reply.json()
+
+
+def ask(credentials: Credentials, text: str = "hi", **body: Any) -> httpx.Response:
+    """One model call of an episode, by its credentials alone."""
+    reply = httpx.post(
+        f"{credentials.base_url}/chat/completions",
+        headers={"authorization": f"Bearer {credentials.api_key}"},
+        json={"model": "default", "messages": [{"role": "user", "content": text}], "max_tokens": 4, **body},
+        timeout=60,
+    )
+    assert reply.status_code == 200, reply.text
+    return reply
 
 
 def end(

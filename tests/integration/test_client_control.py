@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
-from tests_support import wait_for_step
+from tests_support import ask
 from waiting import wait_until
 
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
@@ -26,12 +25,8 @@ def client(start_server: Any) -> Iterator[SwarmClient]:
 
 
 def run_episode(client: SwarmClient, task: Task, reward: float, **output: Any) -> str:
-    with client.open_episode(task) as episode, httpx.Client(timeout=60) as http:
-        http.post(
-            f"{episode.credentials.base_url}/chat/completions",
-            headers={"authorization": f"Bearer {episode.credentials.api_key}"},
-            json={"model": "default", "max_tokens": 4, "messages": [{"role": "user", "content": task.main_query}]},
-        ).raise_for_status()
+    with client.open_episode(task) as episode:
+        ask(episode.credentials, task.main_query)
         episode.output = WorkflowOutput(reward, **output)
     return episode.episode_id
 
@@ -81,8 +76,7 @@ def test_training_waits_for_nobody_who_is_dead(client: SwarmClient) -> None:
     with SwarmClient(client.url, client_id="leaver") as leaver:
         leaver.begin_episode(lease_s=1.0)
     run_batch(client, "t")
-    with httpx.Client(base_url=client.url, timeout=60) as http:
-        wait_for_step(http, 1)
+    assert client.wait_until_step(1, timeout=60).step == 1
 
 
 def test_the_batch_trains_as_soon_as_every_living_client_agrees(start_server: Any) -> None:

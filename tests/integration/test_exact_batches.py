@@ -7,22 +7,13 @@ import threading
 from collections import Counter, defaultdict
 from typing import Any
 
-import httpx
 import pytest
+from tests_support import ask
 
 from swarm import Credentials, SwarmClient, Task, TrainJob, WorkflowOutput, run_episodes_until_all_complete
 
 BATCHES, BATCH_SIZE, NUM_REPEAT = 6, 8, 4
 TASKS = [Task(f"question {number}", f"t{number}") for number in range(BATCHES * BATCH_SIZE)]
-
-
-def ask(credentials: Credentials, http: httpx.Client) -> None:
-    reply = http.post(
-        f"{credentials.base_url}/chat/completions",
-        headers={"authorization": f"Bearer {credentials.api_key}"},
-        json={"model": "any", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
-    )
-    assert reply.status_code == 200, reply.text
 
 
 def groups_by_batch(client: SwarmClient) -> dict[str, Counter[str | None]]:
@@ -42,13 +33,13 @@ def test_so_many_tasks_make_so_many_batches_whatever_the_number_of_workers(
 ) -> None:
     job = TrainJob(engine="fake", batch_size=BATCH_SIZE, num_repeat=NUM_REPEAT, total_steps=BATCHES)
     server = start_server(job)
-    with SwarmClient(server.url) as client, httpx.Client(timeout=60) as http:
+    with SwarmClient(server.url) as client:
 
         def rollout(item: Any) -> None:
             task = item if is_named else TASKS[item]
             # Inside the runner the episode is of the task at hand, if that is a Task.
             episode_id, credentials = client.begin_episode()
-            ask(credentials, http)
+            ask(credentials)
             client.end_episode(task, episode_id, WorkflowOutput(1.0))
 
         items = TASKS if is_named else list(range(len(TASKS)))
@@ -70,10 +61,10 @@ def test_attempts_that_fail_for_good_leave_named_survivors_and_hold_nobody_up(st
     server = start_server(job)
     failed: Counter[str] = Counter()
     lock, calls = threading.Lock(), itertools.count()
-    with SwarmClient(server.url) as client, httpx.Client(timeout=60) as http:
+    with SwarmClient(server.url) as client:
 
         def agent(task: Task, credentials: Credentials) -> WorkflowOutput:
-            ask(credentials, http)
+            ask(credentials)
             with lock:
                 # At most two of four, so that every group keeps enough to compare.
                 if failed[task.task_id] < int(task.task_id[1:]) % 3:

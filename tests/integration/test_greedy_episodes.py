@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 from server_processes import ServerProcess
-from tests_support import begin, chat, end, wait_for_state
+from tests_support import ask, begin, chat, end, wait_for_state
 
-from swarm import Credentials, SwarmClient, Task, TrainJob, WorkflowOutput, run_episodes_until_all_complete
+from swarm import SwarmClient, Task, TrainJob, WorkflowOutput, run_episodes_until_all_complete
 from swarm.errors import BadRequest
 
 BATCHES, BATCH_SIZE, NUM_REPEAT = 4, 4, 3
@@ -20,16 +20,6 @@ JOB = TrainJob(
     engine="fake", algorithm="remax", batch_size=BATCH_SIZE, num_repeat=NUM_REPEAT, total_steps=BATCHES, seed=1
 )
 TASKS = [Task(f"question {number}", f"t{number}") for number in range(BATCHES * BATCH_SIZE)]
-
-
-def ask(credentials: Credentials, http: httpx.Client, **body: Any) -> httpx.Response:
-    reply = http.post(
-        f"{credentials.base_url}/chat/completions",
-        headers={"authorization": f"Bearer {credentials.api_key}"},
-        json={"model": "default", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, **body},
-    )
-    assert reply.status_code == 200, reply.text
-    return reply
 
 
 def temperatures(client: SwarmClient, episode_id: str) -> list[float]:
@@ -41,11 +31,11 @@ def test_each_group_of_each_batch_has_one_greedy_episode_though_every_seventh_at
     start_server: Any, workers: int
 ) -> None:
     server, attempts = start_server(JOB), itertools.count()
-    with SwarmClient(server.url) as client, httpx.Client(timeout=60) as http:
+    with SwarmClient(server.url) as client:
 
         def rollout(task: Task) -> None:
             episode_id, credentials = client.begin_episode()
-            ask(credentials, http)
+            ask(credentials)
             if next(attempts) % 7 == 0:
                 raise ConnectionError("the network broke down")
             client.end_episode(task, episode_id, WorkflowOutput(float(credentials.is_greedy)))
@@ -66,13 +56,13 @@ def test_each_group_of_each_batch_has_one_greedy_episode_though_every_seventh_at
 
 def test_a_call_of_a_greedy_episode_is_greedy_whatever_it_asks_for_and_says_so(start_server: Any) -> None:
     server = start_server(JOB)
-    with SwarmClient(server.url) as client, httpx.Client(timeout=60) as http:
+    with SwarmClient(server.url) as client:
         greedy_id, greedy = client.begin_episode(task_id="t")
         other_id, other = client.begin_episode(task_id="t")
         assert (greedy.is_greedy, other.is_greedy) == (True, False)
-        assert ask(greedy, http, temperature=0.7).headers["x-ignored-fields"] == "temperature"
-        assert "x-ignored-fields" not in ask(greedy, http, temperature=0).headers
-        assert "x-ignored-fields" not in ask(other, http, temperature=0.7).headers
+        assert ask(greedy, temperature=0.7).headers["x-ignored-fields"] == "temperature"
+        assert "x-ignored-fields" not in ask(greedy, temperature=0).headers
+        assert "x-ignored-fields" not in ask(other, temperature=0.7).headers
         assert temperatures(client, greedy_id) == [0, 0]
         assert temperatures(client, other_id) == [0.7]
         assert [client.episode(each).episode.is_greedy for each in (greedy_id, other_id)] == [True, False]

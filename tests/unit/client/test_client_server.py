@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
+from tests_support import ask
 
 from swarm.client import AsyncSwarmClient, Credentials, SwarmClient, evaluate, run_episodes_until_all_complete
 from swarm.errors import (
@@ -31,22 +31,10 @@ Agent = Callable[[Task, Credentials], WorkflowOutput]
 TASKS = [Task(f"say {n}", f"say/{n}") for n in range(2)]
 
 
-@pytest.fixture(scope="module")
-def answer() -> Iterator[Agent]:
+def answer(task: Task, credentials: Credentials) -> WorkflowOutput:
     """An agent that makes one model call by plain HTTP."""
-    with httpx.Client(timeout=60) as http:
-
-        def run_agent(task: Task, credentials: Credentials) -> WorkflowOutput:
-            reply = http.post(
-                f"{credentials.base_url}/chat/completions",
-                headers={"authorization": f"Bearer {credentials.api_key}"},
-                json={"model": credentials.model, "messages": [{"role": "user", "content": task.main_query}]},
-            )
-            reply.raise_for_status()
-            text = reply.json()["choices"][0]["message"]["content"] or ""
-            return WorkflowOutput(reward=float(len(text) % 2))
-
-        yield run_agent
+    text = ask(credentials, task.main_query).json()["choices"][0]["message"]["content"] or ""
+    return WorkflowOutput(reward=float(len(text) % 2))
 
 
 @pytest.fixture
@@ -61,16 +49,14 @@ def rolling(client: SwarmClient) -> SwarmClient:
     return client
 
 
-def train_one_episode(client: SwarmClient, answer: Agent, task: Task) -> None:
+def train_one_episode(client: SwarmClient, task: Task) -> None:
     with client.open_episode(task) as episode:
         episode.output = answer(task, episode.credentials)
 
 
-def test_a_whole_job_is_trained_and_then_says_so(rolling: SwarmClient, answer: Agent) -> None:
+def test_a_whole_job_is_trained_and_then_says_so(rolling: SwarmClient) -> None:
     attempts = [task for _ in range(100) for task in TASKS]
-    runs = run_episodes_until_all_complete(
-        attempts, lambda task: train_one_episode(rolling, answer, task), max_workers=8
-    )
+    runs = run_episodes_until_all_complete(attempts, lambda task: train_one_episode(rolling, task), max_workers=8)
     assert runs.training_complete
     assert runs.failures == ()
     status = rolling.wait_until_step(3, timeout=60)
@@ -136,7 +122,7 @@ def test_waiting_for_a_step_ends_with_the_reason(rolling: SwarmClient) -> None:
         rolling.wait_until_step(1, timeout=60)
 
 
-def test_evaluation_scores_every_task_and_trains_nothing(rolling: SwarmClient, answer: Agent) -> None:
+def test_evaluation_scores_every_task_and_trains_nothing(rolling: SwarmClient) -> None:
     result = evaluate(rolling, [*TASKS, TASKS[0]], answer, max_workers=3)
     assert result.n == 3
     assert {task_id: len(rewards) for task_id, rewards in result.rewards.items()} == {"say/0": 2, "say/1": 1}
@@ -184,9 +170,7 @@ def test_attempt_that_the_agent_broke_is_not_made_again_and_scores_the_worst(
     assert (result.mean, len(result.broken)) == ((1.0, 0) if worst is None else (0.0, 1))
 
 
-def test_result_that_the_server_refuses_scores_the_worst_and_tells_its_cost(
-    rolling: SwarmClient, answer: Agent
-) -> None:
+def test_result_that_the_server_refuses_scores_the_worst_and_tells_its_cost(rolling: SwarmClient) -> None:
     def say_too_much(task: Task, credentials: Credentials) -> WorkflowOutput:
         answer(task, credentials)
         return WorkflowOutput(1.0, replies=("a",) * 10_001)
@@ -199,12 +183,12 @@ def test_result_that_the_server_refuses_scores_the_worst_and_tells_its_cost(
     assert (scored.state, scored.reward, scored.turns) == (EpisodeState.COMPLETED, -1.0, 0)
 
 
-def test_evaluation_of_nothing_is_refused(rolling: SwarmClient, answer: Agent) -> None:
+def test_evaluation_of_nothing_is_refused(rolling: SwarmClient) -> None:
     with pytest.raises(BadRequest):
         evaluate(rolling, [], answer)
 
 
-async def test_async_client_does_the_same(server_url: str, answer: Agent) -> None:
+async def test_async_client_does_the_same(server_url: str) -> None:
     async with AsyncSwarmClient(server_url, timeout=60) as client:
         await client.auto_sync_train_config_and_start_engine(JOB)
         async with client.open_episode(TASKS[0]) as episode:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dialect_turns import recorded_turn
+from dialect_turns import published, recorded_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
@@ -11,9 +11,9 @@ from tests_support import examples
 from swarm.errors import EngineFailure
 from swarm.gateway.dialects.chat.reply import ChunkStream, render_completion
 from swarm.gateway.dialects.chat.request import parse_chat_request
-from swarm.rollout.deduplication import CallHead, CallResult, Closed, Completion, Opened, Piece
+from swarm.rollout.deduplication import CallHead, CallResult, Completion
 from swarm.rollout.model_request import SamplingDefaults
-from swarm.types import FinishReason, TokenDelta
+from swarm.types import FinishReason
 
 CALCULATOR = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "3*4"}}\n</tool_call>'
@@ -60,28 +60,6 @@ def _completion(codec, request, output_ids, finish=FinishReason.STOP):
     return _whole(body)
 
 
-def _deltas(turn, widths):
-    cuts, position = [], 0
-    for width in widths:
-        cuts.append((position, min(position + width, len(turn.output_ids_T))))
-        position = cuts[-1][1]
-    cuts.append((position, len(turn.output_ids_T)))
-    for number, (start, end) in enumerate(cuts, 1):
-        finish = turn.finish_reason if number == len(cuts) else None
-        fields = (turn.output_ids_T, turn.logprobs_T, turn.weight_versions_T)
-        yield TokenDelta(*(field[start:end] for field in fields), finish)
-
-
-def _events(codec, request, turn, widths=()):
-    """What inference publishes for a turn that is sampled in these steps."""
-    reply = _reply_stream(codec, request)
-    yield Opened(turn.choice, turn.index, turn.prompt_ids)
-    for delta in _deltas(turn, widths):
-        parts = reply.push(delta.token_ids_T) + (reply.finish() if delta.finish_reason else [])
-        yield Piece(turn.choice, tuple(parts), delta)
-    yield Closed(Completion(turn.choice, turn))
-
-
 def _chunks(codec, request, events):
     from openai.types.chat import ChatCompletionChunk
 
@@ -92,7 +70,7 @@ def _chunks(codec, request, events):
 
 
 def _stream(codec, request, turn, widths=()):
-    return _chunks(codec, request, _events(codec, request, turn, widths))
+    return _chunks(codec, request, published(turn, _reply_stream(codec, request), widths))
 
 
 def test_a_text_reply_has_the_shape_of_the_sdk(nano):
@@ -190,7 +168,7 @@ def test_choices_are_told_apart_and_their_prompt_is_counted_once(nano):
     turns = [_turn(nano, request, _sampled(nano, f"{text}<|im_end|>"), choice=n) for n, text in enumerate(("1", "22"))]
     body = _whole(_render(nano, request, *turns))
 
-    first, second = (list(_events(nano, request, turn, [1])) for turn in turns)
+    first, second = (list(published(turn, _reply_stream(nano, request), [1])) for turn in turns)
     chunks = _chunks(nano, request, [first[0], second[0], *second[1:], *first[1:]])
 
     assert [(choice.index, choice.message.content) for choice in body.choices] == [(0, "1"), (1, "22")]

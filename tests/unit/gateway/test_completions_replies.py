@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from dialect_turns import recorded_turn
+from dialect_turns import published, recorded_turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_support import examples
@@ -15,10 +15,10 @@ from swarm.errors import EngineFailure
 from swarm.gateway.dialects.completions.reply import TextCompletionStream, render_text_completion
 from swarm.gateway.dialects.completions.request import CompletionBody, parse_completion_request
 from swarm.gateway.dialects.fields import CheckedCall
-from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Closed, Completion, Opened, Piece
+from swarm.rollout.deduplication import CallEvent, CallHead, CallResult, Completion
 from swarm.rollout.model_request import SamplingDefaults
 from swarm.tracker.codec import Codec
-from swarm.types import FinishReason, TokenDelta, TokenLogprobs, Turn
+from swarm.types import FinishReason, Turn
 
 Checked = CheckedCall[CompletionBody]
 HEAD = CallHead("1", 1_700_000_000, "nano")
@@ -60,21 +60,7 @@ def rendered(codec: Codec, asked: Checked, *turns: Turn, top: Any = None) -> Any
 
 
 def events(codec: Codec, asked: Checked, said: Turn, cuts: Sequence[int] = (), top: Any = None) -> Iterator[CallEvent]:
-    """What inference publishes for a turn whose tokens come in pieces of these sizes."""
-    reply, position = reply_of(codec, asked), 0
-    yield Opened(said.choice, said.index, said.prompt_ids)
-    for size in (*cuts, len(said.output_ids_T)):
-        end = min(position + size, len(said.output_ids_T))
-        is_last = end == len(said.output_ids_T)
-        ids = said.output_ids_T[position:end]
-        parts = reply.push(ids) + (reply.finish() if is_last else [])
-        rows: tuple[TokenLogprobs, ...] | None = top and top[position:end]
-        delta = TokenDelta(ids, said.logprobs_T[position:end], said.weight_versions_T[position:end], None, rows)
-        yield Piece(said.choice, tuple(parts), delta)
-        position = end
-        if is_last:
-            break
-    yield Closed(Completion(said.choice, said, top))
+    return published(said, reply_of(codec, asked), cuts, top)
 
 
 def streamed(codec: Codec, asked: Checked, published: Iterator[CallEvent]) -> list[Any]:

@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 
 from swarm.errors import BadRequest, JobInvalid
 from swarm.job import ReasoningParser, ToolParser
-from swarm.tracker.conversation import canonical_message, same_tools
+from swarm.tracker.conversation import canonical_message
 from swarm.tracker.reply import ReplyRules, ReplyStream, ReplySyntax
 from swarm.tracker.template import RenderRequest, template_options
 from swarm.tracker.text import TextStream
@@ -80,7 +80,6 @@ class Codec:
         self._token_texts: dict[int, str] = {}
         # The episodes of a group begin with the same prompt. The cached ids depend on the text alone.
         self._encode_shared = lru_cache(SHARED_PROMPTS)(self._encode_all)
-        self._is_inside_behind = lru_cache(SHARED_PROMPTS)(self._read_whether_inside)
         self._render_once = lru_cache(RENDERED_TEXTS)(self._render_anew)
         added: dict[str, int] = tokenizer.get_added_vocab()
         self.syntax = ReplySyntax.of(template, added, self._special_ids, tool_parser, reasoning_parser)
@@ -175,7 +174,7 @@ class Codec:
         """
         added = self._added_text(previous, messages, tools, template_options)
         if added is None:
-            changed = not same_tools(previous.tools, tools)
+            changed = list(previous.tools) != list(tools)
             return PromptExtension(None, ForkReason.TOOLS_CHANGED if changed else ForkReason.TEMPLATE_REWRITE)
         return PromptExtension(previous.prompt_ids + previous.output_ids_T + self._encode_after(previous, added), None)
 
@@ -274,10 +273,7 @@ class Codec:
         return TextStream(self.raw_text, self.is_visible, stop)
 
     def _is_inside(self, prompt_ids: Sequence[int]) -> bool:
-        return self._is_inside_behind(tuple(prompt_ids[-_TAIL_TOKENS:])) if prompt_ids else False
-
-    def _read_whether_inside(self, tail: tuple[int, ...]) -> bool:
-        return self.syntax.is_inside(self.raw_text(tail))
+        return self.syntax.is_inside(self.raw_text(prompt_ids[-_TAIL_TOKENS:]))
 
     def _added_text(
         self, previous: Turn, messages: Sequence[Message], tools: Sequence[ToolSpec], options: TemplateOptions

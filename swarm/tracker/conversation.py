@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from swarm.types import Message, ToolSpec
+from swarm.types import Message
 
 
 def content_text(content: object) -> str:
@@ -65,8 +65,3 @@ def prefix_fingerprints(messages: Sequence[Message]) -> list[str]:
         chained.update(fingerprint(message).encode())
         prefixes.append(chained.hexdigest())
     return prefixes
-
-
-def same_tools(left: Sequence[ToolSpec], right: Sequence[ToolSpec]) -> bool:
-    """Return whether two tool lists are equal, whatever the order of their keys."""
-    return list(left) == list(right)

@@ -41,8 +41,7 @@ class TextStream:
     def whole(self, token_ids: Sequence[int]) -> str:
         """Return the text of a whole completion, decoded at once. The stream does not change."""
         text = self._decode([token for token in token_ids if self._is_visible(token)])
-        ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in self._stop if stop in text]
-        return text[: min(ends)[1]] if ends else text
+        return text[: self._find_stop(text)]
 
     def _decoded(self) -> str:
         if not self._pending:
@@ -79,13 +78,17 @@ class TextStream:
         if not self._stop:
             return text
         seen = self._unsent + text
-        ends = [(seen.find(stop) + len(stop), seen.find(stop)) for stop in self._stop if stop in seen]
-        if ends:
+        if (end := self._find_stop(seen)) is not None:
             self.stopped = True
-            return seen[: min(ends)[1]]
+            return seen[:end]
         kept = 0 if final else max(overlap(seen, stop) for stop in self._stop)
         self._unsent = seen[len(seen) - kept :]
         return seen[: len(seen) - kept]
+
+    def _find_stop(self, text: str) -> int | None:
+        """Return where the stop string begins that is complete first, or None."""
+        ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in self._stop if stop in text]
+        return min(ends)[1] if ends else None
 
 
 def overlap(text: str, mark: str) -> int:

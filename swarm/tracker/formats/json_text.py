@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from json import JSONDecodeError, JSONDecoder
 from typing import Any
 
@@ -62,19 +62,16 @@ def parse_call(body: str, keys: Collection[str] = ("arguments",), default: str |
 
 def parse_arguments(name: str, arguments: str) -> ToolCall | None:
     """Return the call of a name that is written apart from its arguments, or None."""
-    try:
-        return _call({"name": json.dumps(name), "arguments": arguments}, ("arguments",), None)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+    return parse_call(f'{{"name": {json.dumps(name)}, "arguments": {arguments}}}')
 
 
 def parse_calls(body: str) -> list[ToolCall]:
     """Return the calls of a JSON array of objects; none if one of them is not a call."""
     try:
-        items = [] if not isinstance(_DECODER.decode(body), list) else _items(body)
+        items = list(_parts(body)) if isinstance(_DECODER.decode(body), list) else []
     except (ValueError, RecursionError):
         return []
-    calls = [parse_call(item) for item in items]
+    calls = [parse_call(item) for _, item in items]
     return [call for call in calls if call is not None] if None not in calls else []
 
 
@@ -93,17 +90,7 @@ def top_level(text: str) -> dict[str, str]:
     """Return the fields of a JSON object, each with the text of its value. Raise ValueError for any other text."""
     if not isinstance(_DECODER.decode(text), dict):
         raise ValueError("not an object")
-    fields: dict[str, str] = {}
-    position = _skip(text, 1)
-    while text[position] != "}":
-        key, position = _DECODER.raw_decode(text, position)
-        start = _skip(text, _skip(text, position) + 1)
-        _, end = _DECODER.raw_decode(text, start)
-        fields[key] = text[start:end]
-        position = _skip(text, end)
-        if text[position] == ",":
-            position = _skip(text, position + 1)
-    return fields
+    return dict(_parts(text))
 
 
 def _call(fields: dict[str, str], keys: Collection[str], default: str | None) -> ToolCall | None:
@@ -119,16 +106,19 @@ def _call(fields: dict[str, str], keys: Collection[str], default: str | None) ->
     return ToolCall(name, arguments) if name and isinstance(value, dict) else None
 
 
-def _items(text: str) -> list[str]:
-    items: list[str] = []
-    position = _skip(text, 1)
-    while text[position] != "]":
+def _parts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts of the values of an object with their keys, or of an array with empty keys."""
+    is_object, position = text[0] == "{", _skip(text, 1)
+    while text[position] not in "}]":
+        key = ""
+        if is_object:
+            key, position = _DECODER.raw_decode(text, position)
+            position = _skip(text, _skip(text, position) + 1)
         _, end = _DECODER.raw_decode(text, position)
-        items.append(text[position:end])
+        yield key, text[position:end]
         position = _skip(text, end)
         if text[position] == ",":
             position = _skip(text, position + 1)
-    return items
 
 
 def _refuse(constant: str) -> Any:

@@ -115,19 +115,16 @@ def with_turn_rewards(batch: TrainBatch) -> TrainBatch:
 
 def expect_verls_gradient(make_model: MakeModel, job: TrainJob, make: Callable[..., TrainBatch]) -> None:
     """Of a batch merged and not, in one microbatch and in several."""
-    start = make_model()
-    after, options = plain.nudged(start), dict[str, Any]()
-    if job.resolve().has_proximal_policy:
-        # A later minibatch, after the weights have moved away from those at the start of the step.
-        options = {"chosen": [0, 1, 4, 5, 7, 8]}
-        expected = plain.verl_gradient(after, job, make(), start=start, **options)
-    else:
-        expected = plain.verl_gradient(after, job, make())
+    start, moved = make_model(), plain.nudged(make_model())
+    is_corrected = job.resolve().has_proximal_policy
+    # A later minibatch, after the weights have moved away from those at the start of the step.
+    chosen = [0, 1, 4, 5, 7, 8] if is_corrected else None
+    expected = plain.verl_gradient(moved, job, make(), start=start, chosen=chosen)
 
     def found(variant: TrainJob, batch: TrainBatch) -> tuple[float, torch.Tensor]:
-        if options:
-            return plain.learner_gradient(make_model(), variant, batch, moved=after, **options)
-        return plain.learner_gradient(after, variant, batch)
+        if is_corrected:
+            return plain.learner_gradient(make_model(), variant, batch, moved=moved, chosen=chosen)
+        return plain.learner_gradient(moved, variant, batch)
 
     whole, parts = found(job, make()), found(job.model_copy(update={"ppo_max_token_len": 64}), make())
     addends = sum(each.trained_tokens for each in make().episodes) if job.loss_agg_mode == "token-sum" else 1
@@ -158,6 +155,8 @@ def test_settings_of_rejection_and_truncation_are_those_of_verl(
 ) -> None:
     job = TrainJob.model_validate(settings)
     expect_verls_gradient(make_model, job, lambda **more: make_batch(GROUPS, **more))
+    first = plain.learner_gradient(make_model(), job, make_batch(GROUPS, noise=STALE))
+    expect_gradient(first, plain.verl_gradient(make_model(), job, make_batch(GROUPS, noise=STALE)))
 
 
 @pytest.mark.parametrize(("policy_loss", "aggregation"), combinations())

@@ -108,29 +108,6 @@ def add_study(store: ExperimentStore, home: Path, *, seeds: int = 3, is_finished
     return study.id
 
 
-def add_many_runs(store: ExperimentStore, home: Path) -> str:
-    """One study of 300 runs: 30 arms by 10 seeds."""
-    study = store.create_study("Which batch size of thirty?", planner="rules")
-    for number in range(30):
-        arm = store.create_experiment(
-            study.id,
-            f"batch_size={8 * (number + 1)}",
-            factors={"batch_size": 8 * (number + 1), "mode": "fast" if number % 2 else 1},
-            job={"batch_size": 8 * (number + 1)},
-            is_baseline=number == 0,
-        )
-        for seed in range(10):
-            run = store.claim_run(arm.id, seed, f"{study.id}/{number}/{seed}")
-            if number % 3 == 0:
-                continue
-            store.update_run(run.id, status=RunStatus.LAUNCHING)
-            store.update_run(run.id, status=RunStatus.RUNNING)
-            store.record_metrics(run.id, {step: {"critic/score/mean": 0.1 * step} for step in range(3)})
-            _score(store, run, "final", 0.3 + 0.01 * number + 0.001 * seed)
-            store.update_run(run.id, status=RunStatus.FINISHED)
-    return study.id
-
-
 def _charter(seeds: int) -> dict[str, object]:
     return {
         "topic": TOPIC,

@@ -126,31 +126,6 @@ def test_arm_whose_program_is_to_differ_and_does_not_is_never_run(
     assert ran == {arms["plain lr=0.001"].id}
 
 
-@pytest.mark.slow
-def test_limit_of_a_reply_is_what_the_arms_differ_in(home: Path) -> None:
-    topic = "max tokens 1 or 3 on copying"
-
-    done = CliRunner().invoke(app, ["start", "--topic", topic, "--steps", "2", *SMALL, "--json"])
-
-    assert done.exit_code == 0, done.stderr
-    with open_store(home / "research.db") as store:
-        study = json.loads(done.stdout)["study"]
-        arms = {item.id: item for item in store.list_experiments(study)}
-        runs = {
-            run.id: arms[run.experiment_id].factors["max_response_length"] for run in store.list_runs(study_id=study)
-        }
-        tokens = [
-            (runs[point.run_id], point.value)
-            for point in store.list_metrics(list(runs), names=["actor/trained_tokens"])
-            if point.value is not None
-        ]
-        episodes = {item.job["batch_size"] * item.job["num_repeat"] for item in arms.values()}
-    assert {item.program_code.count("max_tokens=LIMIT") for item in arms.values()} == {1}
-    # A word to copy has at least three letters, so that a limit of one token cuts every reply.
-    assert {limit for limit, _ in tokens} == {1, 3}
-    assert all(count <= limit * episodes.copy().pop() for limit, count in tokens)
-
-
 def test_topic_that_a_language_model_cannot_study_ends_before_a_server(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

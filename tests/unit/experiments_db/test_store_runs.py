@@ -2,7 +2,6 @@ import pytest
 
 from experiments_db import (
     Experiment,
-    IllegalMove,
     Run,
     RunStatus,
     StoreConflict,
@@ -64,22 +63,6 @@ def test_start_and_end_times_follow_the_status(store, run: Run) -> None:
     assert finished.finished_at is not None
     assert finished.duration_s == finished.finished_at - running.started_at
     assert finished.status.is_over
-
-
-def test_launch_cut_short_can_be_planned_again(store, run: Run) -> None:
-    store.update_run(run.id, status=RunStatus.LAUNCHING)
-    assert store.update_run(run.id, status=RunStatus.PLANNED).status is RunStatus.PLANNED
-
-
-@pytest.mark.parametrize("over", [status for status in RunStatus if status.is_over])
-def test_run_that_is_over_stays_over(store, run: Run, over: RunStatus) -> None:
-    for status in (RunStatus.LAUNCHING, RunStatus.RUNNING, over):
-        ended = store.update_run(run.id, status=status)
-    for status in set(RunStatus) - {over}:
-        with pytest.raises(IllegalMove, match="it is over"):
-            store.update_run(run.id, status=status, exit_reason="changed")
-    assert store.get_run(run.id) == ended
-    assert store.update_run(run.id, status=over).status is over
 
 
 def test_runs_are_filtered_and_counted(store, study: Study, experiment: Experiment) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from experiments_db import open_store
-from prompts import load
 from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.tools.drafts import describe_trial
 from researcher.program_trials import trial as program_trial
@@ -71,6 +70,7 @@ def test_a_sound_program_is_tried_with_all_its_functions(client: SwarmClient, tm
     for tried in result.attempts:
         assert [len(tried.calls), tried.messages[0]["role"], len(tried.messages)] == [2, "user", 2]
         assert tried.score is not None and tried.reward == tried.score + 2 and tried.tokens > 0
+        assert tried.task_id.split("/")[1] == "train"
     assert client.status().state == "OFFLINE", "the server is left free"
     with open_store(tmp_path / "research.db") as store:
         study = store.create_study("t", planner="llm").id
@@ -83,12 +83,6 @@ def test_a_sound_program_is_tried_with_all_its_functions(client: SwarmClient, tm
     assert "3 of 3 attempts pass the manipulation check" in described and "[model call 2]" in described
     asked = result.attempts[0].calls[1]["request"][-1]
     assert f"[model call 2] {asked['role']}: {asked['content']} -> " in described, "an agent's own prompts are shown"
-
-
-def test_only_train_tasks_are_tried(client: SwarmClient, tmp_path: Path) -> None:
-    result = attempt(client, load("program"), tmp_path)
-    assert [tried.task_id.split("/")[1] for tried in result.attempts] == ["train"] * 3
-    assert [tried.reward for tried in result.attempts] == [None] * 3
 
 
 def test_a_broken_attempt_has_the_lines_of_the_program(client: SwarmClient, tmp_path: Path) -> None:
@@ -117,12 +111,6 @@ def test_a_broken_attempt_has_the_lines_of_the_program(client: SwarmClient, tmp_
 def test_what_should_be_repaired_is_named(client: SwarmClient, tmp_path: Path, code: str, problem: str) -> None:
     [found] = problems(attempt(client, code, tmp_path), code, tmp_path)
     assert re.search(problem, found, re.DOTALL)
-
-
-def test_too_few_attempts_that_pass_the_check_are_a_problem(client: SwarmClient, tmp_path: Path) -> None:
-    check = ManipulationCheck("it asks five times", speaker=Speaker.MODEL, at_least=5)
-    [found] = problems(attempt(client, SOUND, tmp_path, check=check), SOUND, tmp_path, check)
-    assert found == "0 of 3 attempts pass its manipulation check (it asks five times); at least 50% must"
 
 
 @pytest.mark.parametrize(

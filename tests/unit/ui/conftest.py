@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from explorer_samples import add_many_runs, add_study, create_database
+from explorer_samples import add_study, create_database
 
 APP = Path(__file__).parents[3] / "ui" / "app.py"
 TIMEOUT_S = 60
@@ -22,12 +22,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         add_study(store, home, is_finished=False)
 
     return create_database(tmp_path_factory.mktemp("explorer"), fill)
-
-
-@pytest.fixture(scope="session")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with a study of 300 runs; only to be read."""
-    return create_database(tmp_path_factory.mktemp("crowded"), add_many_runs)
 
 
 @pytest.fixture

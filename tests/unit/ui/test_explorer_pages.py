@@ -163,17 +163,6 @@ def test_the_last_value_of_a_metric_becomes_a_column_of_the_runs(open_page, fill
     assert not page.exception and page.dataframe[0].value["actor/entropy"].notna().any()
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_pages_bear_three_hundred_runs(open_page, crowded: Path, page: str) -> None:
-    shown = open_page(page, crowded)
-    assert not shown.error
-
-
-def test_runs_page_lists_all_of_three_hundred_runs(open_page, crowded: Path) -> None:
-    page = open_page("runs", crowded)
-    assert len(page.dataframe[0].value) == 300
-
-
 @pytest.mark.parametrize("page", [*PAGES, *TRAINING_PAGES])
 def test_an_empty_database_says_how_it_is_filled(open_page, tmp_path: Path, page: str) -> None:
     shown = open_page(page, create_database(tmp_path))

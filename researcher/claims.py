@@ -16,7 +16,6 @@ class ClaimKind(StrEnum):
     BETTER = "better"
     WORSE = "worse"
     EQUAL = "equal"
-    HALF_WIDTH = "half_width"
     P_VALUE = "p_value"
     BEST = "best"
     RANKING = "ranking"
@@ -48,7 +47,6 @@ class Claim:
     - MEAN: a mean.
     - BETTER, WORSE: the absolute size of a difference.
     - EQUAL: a margin.
-    - HALF_WIDTH: half the width of an interval.
     - P_VALUE: a corrected p value.
     - FAILED: a number of runs.
     """

@@ -218,7 +218,6 @@ def _claims(wanted: Specification, names: Sequence[str]) -> tuple[Claim, ...]:
         Claim(ClaimKind.BETTER, arm=one, other=other, number=chance.choice((None, 0.1)), significant=None),
         Claim(ClaimKind.WORSE, arm=one, other=other),
         Claim(ClaimKind.EQUAL, arm=one, other=other, number=0.3),
-        Claim(ClaimKind.HALF_WIDTH, arm=one, number=chance.choice((0.0, 0.1, 0.2))),
         Claim(ClaimKind.P_VALUE, arm=names[-1], other=names[0], number=chance.choice((0.0, 0.5))),
         Claim(ClaimKind.BEST, arm=one),
         Claim(ClaimKind.RANKING, arms=tuple(names)),

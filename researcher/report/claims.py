@@ -71,7 +71,6 @@ def _in_words(claim: Claim, facts: StudyFacts) -> str:
     number = "" if claim.number is None else f"{claim.number:g}"
     by = f" by {number}" if number else ""
     significantly = {None: "", True: ", significantly", False: ", not significantly"}[claim.significant]
-    against = f" against {claim.other}" if claim.other else ""
     of = f" of {claim.of}" if claim.of is not None else ""
     when, moment = _when(claim.measured, facts), _moment(claim, facts)
     return {
@@ -79,7 +78,6 @@ def _in_words(claim: Claim, facts: StudyFacts) -> str:
         ClaimKind.BETTER: f"{claim.arm} is better than {claim.other}{by} {when}{significantly}",
         ClaimKind.WORSE: f"{claim.arm} is worse than {claim.other}{by} {when}{significantly}",
         ClaimKind.EQUAL: f"{claim.arm} and {claim.other} are equal within {number} {when}",
-        ClaimKind.HALF_WIDTH: f"half the width of the interval of {claim.arm}{against}{moment} is {number}",
         ClaimKind.P_VALUE: f"the corrected p value of {claim.arm} against {claim.other} is {number}",
         ClaimKind.BEST: f"{claim.arm} has the best mean score",
         ClaimKind.RANKING: f"by their means{moment}, best first: {', '.join(claim.arms)}",
@@ -138,25 +136,6 @@ def _check_equal(claim: Claim, facts: StudyFacts) -> str:
     )
 
 
-def _check_half_width(claim: Claim, facts: StudyFacts) -> str:
-    moment = _moment(claim, facts)
-    if claim.other is None:
-        arm = _arm(claim.arm, facts)
-        summary = _summary(arm, claim.measured)
-        half, what = summary.half_width, f"the mean of {arm.name}{moment}, {format_score(summary.mean)},"
-    else:
-        arm, other = _pair(claim, facts)
-        found, difference = _difference(arm, other, claim.measured, facts)
-        low, high = _interval(found, arm, other)
-        # An interval is cut to the possible differences, usually on one side only, so take the longer half.
-        half = max(difference - low, high - difference)
-        what = f"the difference of {arm.name} and {other.name}, {format_difference(difference)},"
-    if not is_known(half):
-        raise _Untrue(f"{arm.name} has no interval")
-    _same(_size(claim), half, "half the width")
-    return f"Half the width of the interval of {what} is {format_score(half)}."
-
-
 def _check_p_value(claim: Claim, facts: StudyFacts) -> str:
     arm, other = _pair(claim, facts)
     found, _ = _difference(arm, other, claim.measured, facts)
@@ -202,7 +181,6 @@ _CHECKS: Mapping[ClaimKind, Callable[[Claim, StudyFacts], str]] = {
     ClaimKind.BETTER: partial(_check_difference, direction=1.0, word="better"),
     ClaimKind.WORSE: partial(_check_difference, direction=-1.0, word="worse"),
     ClaimKind.EQUAL: _check_equal,
-    ClaimKind.HALF_WIDTH: _check_half_width,
     ClaimKind.P_VALUE: _check_p_value,
     ClaimKind.BEST: _check_best,
     ClaimKind.RANKING: _check_ranking,

@@ -46,13 +46,6 @@ def _claim(kind: str, **fields: Any) -> Claim:
     return Claim(ClaimKind(kind), **fields)
 
 
-def _half_width(facts: StudyFacts, name: str, *, of_difference: bool) -> float:
-    arm = next(arm for arm in facts.arms if arm.name == name)
-    found = arm.comparison if of_difference else arm.search
-    assert found is not None
-    return round((found.ci_high - found.ci_low) / 2, 3)
-
-
 # Planted claims of both kinds.
 
 TRUE_CLAIMS = {
@@ -96,18 +89,6 @@ def test_false_claim_is_told_from_what_is_on_record(facts: StudyFacts, claim: Cl
     assert claim.number is None or f"{claim.number:g}" in checked.claimed
 
 
-def test_true_half_widths_are_printed_and_those_of_another_arm_are_not(facts: StudyFacts) -> None:
-    mean = _half_width(facts, HIGH, of_difference=False)
-    difference = _half_width(facts, LOW, of_difference=True)
-
-    for claim, is_true in (
-        (_claim("half_width", arm=HIGH, number=mean), True),
-        (_claim("half_width", arm=LOW, other=BASELINE, number=difference), True),
-        (_claim("half_width", arm=HIGH, number=difference), False),
-    ):
-        assert bool(check_claim(claim, facts).sentence) is is_true, claim
-
-
 def test_numbers_printed_are_those_of_the_record(facts: StudyFacts) -> None:
     assert "0.475" in check_claim(_claim("mean", arm=LOW, number=0.48), facts).sentence
     said = check_claim(_claim("better", arm=HIGH, other=BASELINE), facts).sentence
@@ -120,7 +101,6 @@ def test_numbers_printed_are_those_of_the_record(facts: StudyFacts) -> None:
     "claim",
     [
         _claim("better", arm=HIGH, other=BASELINE),
-        _claim("half_width", arm=HIGH, number=0.1),
         _claim("ranking", arms=(HIGH, BASELINE)),
     ],
     ids=lambda claim: claim.kind,
@@ -131,10 +111,8 @@ def test_claim_of_before_training_is_never_worded_as_one_of_after_it(facts: Stud
     arms = tuple(
         replace(arm, base=summarize_arm(arm.name, runs.get(arm.name, {}), facts.charter)) for arm in facts.arms
     )
-    half_width = next(arm.base.half_width for arm in arms if arm.name == HIGH)
-    number = round(half_width, 3) if claim.kind is ClaimKind.HALF_WIDTH else None
 
-    before = check_claim(replace(claim, measured=Measured.BEFORE, number=number), replace(facts, arms=arms))
+    before = check_claim(replace(claim, measured=Measured.BEFORE), replace(facts, arms=arms))
 
     assert "before training" in before.sentence
     assert "training" not in check_claim(claim, facts).sentence

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from swarm.client import SwarmClient
@@ -78,7 +79,7 @@ def _run(program: Path, options: argparse.Namespace) -> None:
             client.auto_sync_train_config_and_start_engine(jobs[role])
         for role, client in clients.items():
             name = f"{role} " if role else ""
-            watches.enter_context(watch_steps(client, _printer(name), _guard_printer(name)))
+            watches.enter_context(watch_steps(client, partial(_print_step, name), partial(_print_fault, name)))
         job = next(iter(jobs.values()))
         gate = _gate(options, next(iter(clients.values())), job.batch_size)
         done = train(
@@ -117,20 +118,17 @@ def _opened(program: Path, options: argparse.Namespace, addresses: Mapping[str, 
         yield stack.enter_context(ProgramProcess(place, shaping=shaping, router=router))
 
 
-def _printer(role: str) -> Callable[[int, float], None]:
-    def print_step(step: int, reward: float) -> None:
-        sys.stdout.write(f"{role}step {step}: reward {reward:.3f}\n")
-        sys.stdout.flush()
-
-    return print_step
+def _print_step(role: str, step: int, reward: float) -> None:
+    _say(f"{role}step {step}: reward {reward:.3f}")
 
 
-def _guard_printer(role: str) -> Callable[[GuardView], None]:
-    def print_fault(found: GuardView) -> None:
-        sys.stdout.write(f"{role}guard: {found.sentence} {found.advice}\n")
-        sys.stdout.flush()
+def _print_fault(role: str, found: GuardView) -> None:
+    _say(f"{role}guard: {found.sentence} {found.advice}")
 
-    return print_fault
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _client_id(run: str | None) -> str:

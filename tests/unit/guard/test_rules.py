@@ -19,8 +19,10 @@ from swarm.guard import (
     KL,
     REWARD,
     SILENT_GROUPS,
+    SKIPPED_UPDATES,
     SPREAD,
     SUCCESS,
+    UPDATES,
     MetricLimits,
     StepRow,
     TrainingFault,
@@ -125,77 +127,49 @@ def test_a_collapse_is_noticed_within_five_steps_and_the_weights_before_it_are_n
         assert rates[found.good_step] >= 0.8 * level, "the batch of the weights that are named was as good"
 
 
-def test_a_reward_that_is_turned_around_is_noticed_at_its_second_step() -> None:
-    rows = scored([0.2, 0.4, 0.6, 0.7, 0.7, 0.7])
-    turned = [StepRow(step, {**rows[-1].metrics, REWARD: -0.7}) for step in range(7, 10)]
-    found = first([*rows, *turned])
-    assert found is not None and (found.kind, found.step, found.good_step) == ("collapse", 8, 5)
+def then(rows: Sequence[StepRow], steps: int, **changes: float | None) -> list[StepRow]:
+    """The rows, and so many steps like the last one but for some metrics."""
+    changed = {NAMES.get(short, short): value for short, value in changes.items()}
+    last = rows[-1]
+    return [*rows, *(StepRow(last.step + number, {**last.metrics, **changed}) for number in range(1, steps + 1))]
 
 
-def test_a_program_may_make_its_reward_smaller_while_it_solves_as_much() -> None:
-    rows = scored([0.2, 0.4, 0.6, 0.7, 0.7, 0.7])
-    smaller = [StepRow(step, {**rows[-1].metrics, REWARD: 0.2}) for step in range(7, 20)]
-    assert first([*rows, *smaller]) is None
+RISING = scored([0.2, 0.4, 0.6, 0.7, 0.7, 0.7])
+HALF = scored([0.5, 0.5])
+AGREEING, CONTRARY = ({"agreement": value, "graded": 8.0} for value in (1.0, -1.0))
+FAULTS: dict[str, tuple[list[StepRow], tuple[str, int, int | None] | None]] = {
+    "the reward is turned around": (then(RISING, 3, reward=-0.7), ("collapse", 8, 5)),
+    "a program makes its reward smaller and solves as much": (then(RISING, 13, reward=0.2), None),
+    **{
+        f"a loss of {value}": (then(HALF, 1, **{"actor/pg_loss": value}), ("not_finite", 3, 2))
+        for value in (math.nan, -math.inf, None)
+    },
+    "all updates are skipped": (then(HALF, 1, **{SKIPPED_UPDATES: 1.0}), ("not_finite", 3, 2)),
+    "some updates are skipped": (then(HALF, 1, **{SKIPPED_UPDATES: 1.0, UPDATES: 3.0}), None),
+    "the policy leaps": (then(HALF, 1, kl=-11.0), ("kl_divergence", 3, 2)),
+    "groups are without a difference": (then(scored([0.3, 0.4, 0.5], silent=4), 12, silent=16), ("no_signal", 15, 2)),
+    "groups never differed": (scored([0.5] * 12, silent=16), ("no_signal", 12, None)),
+    "the policy has settled": (
+        [StepRow(step, {SUCCESS: 0.3, ENTROPY: 1.5 if step <= 6 else 0.001}) for step in range(1, 19)],
+        ("entropy_collapse", 18, 5),
+    ),
+    "nothing is rewarded": (scored([0.0] * 12), ("dead_reward", 12, None)),
+    "nothing is rewarded in too few groups": (scored([0.0] * 49, groups=2), None),
+    "nothing is rewarded in few groups": (scored([0.0] * 50, groups=2), ("dead_reward", 50, None)),
+    "two batches are contrary": (then(scored([0.6] * 5, **AGREEING), 2, agreement=-0.9), None),
+    "three batches are contrary": (
+        then(scored([0.6] * 5, **AGREEING), 3, agreement=-0.9),
+        ("contrary_reward", 8, 4),
+    ),
+    "all batches are contrary": (scored([0.5] * 3, **CONTRARY), ("contrary_reward", 3, None)),
+    "a few contrary groups are chance": (scored([0.5] * 11, agreement=-1.0, graded=1), None),
+    "more contrary groups are none": (scored([0.5] * 12, agreement=-1.0, graded=1), ("contrary_reward", 12, None)),
+    **{f"an agreement of {value}": (scored([0.5] * 30, agreement=value, graded=8), None) for value in (-0.4, 0.0, 1.0)},
+}
 
 
-@pytest.mark.parametrize("value", [math.nan, -math.inf, None])
-def test_a_number_that_is_not_finite_is_noticed_at_once(value: float | None) -> None:
-    rows = scored([0.5, 0.5])
-    found = first([*rows, StepRow(3, {REWARD: 0.5, "actor/pg_loss": value})])
-    assert found is not None and (found.kind, found.step, found.good_step) == ("not_finite", 3, 2)
-
-
-@pytest.mark.parametrize(("updates", "kind"), [({}, "not_finite"), ({"actor/updates": 3.0}, None)])
-def test_a_step_all_of_whose_updates_were_skipped_is_one_of_them(updates: dict[str, float], kind: str | None) -> None:
-    found = find_fault([StepRow(1, {REWARD: 0.5, "actor/updates_not_finite": 1.0, **updates})], LIMITS)
-    assert (None if found is None else found.kind) == kind
-
-
-def test_a_leap_of_the_policy_is_noticed_at_once() -> None:
-    found = first([*scored([0.5, 0.5]), StepRow(3, {REWARD: 0.5, KL: -11.0})])
-    assert found is not None and (found.kind, found.good_step) == ("kl_divergence", 2)
-
-
-def test_groups_without_a_difference_name_the_weights_before_them() -> None:
-    rows = [*scored([0.3, 0.4, 0.5], silent=4), *(StepRow(step, {**scored([0.5], silent=16)[0].metrics})
-            for step in range(4, 16))]  # fmt: skip
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_fault_is_noticed_as_soon_as_it_can_be_and_the_good_weights_before_it_are_named(case: str) -> None:
+    rows, expected = FAULTS[case]
     found = first(rows)
-    assert found is not None and (found.kind, found.step, found.good_step) == ("no_signal", 15, 2)
-    never = first([StepRow(step, scored([0.5], silent=16)[0].metrics) for step in range(1, 13)])
-    assert never is not None and never.good_step is None
-
-
-def test_a_settled_policy_names_the_weights_before_it() -> None:
-    entropies = [1.5] * 6 + [0.001] * 12
-    found = first([StepRow(step, {SUCCESS: 0.3, ENTROPY: value}) for step, value in enumerate(entropies, start=1)])
-    assert found is not None and (found.kind, found.step, found.good_step) == ("entropy_collapse", 18, 5)
-
-
-def test_a_few_groups_a_step_need_more_steps_before_rewards_of_zero_say_anything() -> None:
-    assert (found := first(scored([0.0] * 12))) is not None and found.kind == "dead_reward"
-    assert first(scored([0.0] * 49, groups=2)) is None
-    assert (found := first(scored([0.0] * 50, groups=2))) is not None and found.good_step is None
-
-
-def test_a_reward_that_is_turned_around_is_noticed_in_its_third_batch() -> None:
-    rows = scored([0.6] * 5, agreement=1.0, graded=8)
-    turned = [StepRow(6 + place, {**rows[-1].metrics, AGREEMENT: -0.9}) for place in range(3)]
-    assert first([*rows, *turned[:2]]) is None
-    found = first([*rows, *turned])
-    assert found is not None and (found.kind, found.step, found.good_step) == ("contrary_reward", 8, 4)
-
-
-def test_a_reward_that_was_contrary_from_the_first_step_leaves_no_good_weights() -> None:
-    found = first(scored([0.5] * 3, agreement=-1.0, graded=8))
-    assert found is not None and (found.kind, found.good_step) == ("contrary_reward", None)
-
-
-@pytest.mark.parametrize("agreement", [-0.4, 0.0, 1.0])
-def test_a_reward_with_little_to_do_with_success_is_not_contrary(agreement: float) -> None:
-    assert first(scored([0.5] * 30, agreement=agreement, graded=8)) is None
-
-
-def test_a_few_contrary_groups_are_chance() -> None:
-    rows = scored([0.5] * 11, agreement=-1.0, graded=1)
-    assert first(rows) is None
-    assert first([*rows, StepRow(12, rows[0].metrics)]) is not None
+    assert (found and (found.kind, found.step, found.good_step)) == expected

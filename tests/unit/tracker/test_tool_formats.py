@@ -88,6 +88,14 @@ def test_the_parts_are_the_same_however_the_text_is_cut(case, data):
          [ToolCall("f", '{"a": "</tool_call>"}')]),
         ("hermes", '<tool_call>{"a</tool_call>!<tool_call>{"name": "f"}</tool_call>',
          ['<tool_call>{"a</tool_call>!', ToolCall("f", "{}")]),
+        # White space around a call belongs to it.
+        ("hermes", 'See:\n<tool_call>{"name": "f"}</tool_call>\n', ["See:", ToolCall("f", "{}")]),
+        ("hermes", '\n<tool_call>{"name": "f"}</tool_call>\nThere.', [ToolCall("f", "{}"), "There."]),
+        ("hermes", 'See:\n<tool_call>{"name": "f"}</tool_call>\nThere. ', ["See:", ToolCall("f", "{}"), "\nThere."]),
+        ("hermes", 'See: <tool_call>bad</tool_call>\n<tool_call>{"name": "f"}</tool_call>',
+         ["See: <tool_call>bad</tool_call>", ToolCall("f", "{}")]),
+        # The closing tag may be missing.
+        ("hermes", '<tool_call>{"name": "f"}', [ToolCall("f", "{}")]),
     ],
 )  # fmt: skip
 def test_calls_in_every_spelling(name, text, expected):
@@ -104,6 +112,13 @@ def test_calls_in_every_spelling(name, text, expected):
         ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {}}, {"x": 1}]'), ("mistral", "[TOOL_CALLS]f{bad}"),
         ("mistral", "[TOOL_CALLS] []"), ("mistral", "[TOOL_CALLS]" + "f" * 300 + "{}"), ("mistral", "[TOOL_CALLS]f{"),
         ("mistral", "[TOOL_CALLS] [" + '{"a":' * 50_000),
+        *(("hermes", f"<tool_call>{body}</tool_call>") for body in (
+            "", "{", "not json", "[]", "1", '{"arguments": {}}', '{"name": 1, "arguments": {}}',
+            '{"name": "", "arguments": {}}', '{"name": "f", "arguments": [1]}', '{"name": "f", "arguments": NaN}',
+            '{"name": "f", "arguments": {"a": NaN}}', '{"name": "f", "arguments": {"a": 1}} {}',
+            '{"name": "\\ud800", "arguments": {}}', "[" * 100_000, '{"name": "f", "arguments": ' + '{"a":' * 50_000,
+            '{"name": "f", "arguments": "text"}', '{"name": "f", "arguments": ' + "9" * 5000 + "}",
+        )),
     ],
 )  # fmt: skip
 def test_what_is_no_call_is_text(name, text):

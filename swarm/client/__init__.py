@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,22 +35,15 @@ __all__ = [
     "run_episodes_until_all_complete",
 ]
 
-# On first use, so that the process of a foreign program loads only the connections and starts sooner.
-_MODULE_BY_NAME = {
-    **dict.fromkeys(("AsyncSwarmClient", "SwarmClient"), "swarm.client.client"),
-    **dict.fromkeys(("AsyncConnectionStack", "ConnectionStack"), "swarm.client.connections"),
-    **dict.fromkeys(("Credentials", "OpenEpisode"), "swarm.client.episode"),
-    **dict.fromkeys(("Evaluation", "EvaluationFailure", "evaluate", "follow_evaluations"), "swarm.client.evaluation"),
-    **dict.fromkeys(("EpisodeFailure", "EpisodeRuns", "run_episodes_until_all_complete"), "swarm.client.runner"),
-    **dict.fromkeys(("AsyncSwarmTeam", "OpenEpisodes", "SwarmTeam"), "swarm.client.teams"),
-    "Throttler": "swarm.client.throttler",
-}
+_MODULES = ("connections", "client", "episode", "runner", "teams", "throttler", "evaluation")
+"""The modules that have the public names. The process of a foreign program, which only connects, loads the first."""
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module 'swarm.client' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
+    for module in _MODULES if name in __all__ else ():
+        with suppress(AttributeError):
+            return getattr(importlib.import_module(f"swarm.client.{module}"), name)
+    raise AttributeError(f"module 'swarm.client' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

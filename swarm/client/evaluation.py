@@ -134,22 +134,15 @@ def attempt_seed(seed: int, task_id: str, number: int = 0) -> int:
     return int.from_bytes(digest[:8], "big") % 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """An attempt that was drawn before the score began."""
-
-    task: Task
-    sampling: EpisodeSampling
-
-
-def _draw(tasks: Sequence[Task], seed: int | None, sampling: EpisodeSampling) -> Iterator[_Drawn]:
+def _draw(tasks: Sequence[Task], seed: int | None, sampling: EpisodeSampling) -> Iterator[tuple[Task, EpisodeSampling]]:
+    """Yield the attempts of a score, each with its sampling settings. They are drawn before the score begins."""
     numbers = Counter[str]()
     for task in tasks:
         drawn: EpisodeSampling = {**sampling}
         if seed is not None:
             drawn["sampling_seed"] = attempt_seed(seed, task.task_id, numbers[task.task_id])
             numbers[task.task_id] += 1
-        yield _Drawn(task, drawn)
+        yield task, drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +175,13 @@ class _Evaluator:
         self.stop = threading.Event()
         self.repeats: list[str] = []
 
-    def attempt(self, drawn: _Drawn) -> _Scored | EvaluationFailure:
-        task, reason = drawn.task, "stopped"
+    def attempt(self, drawn: tuple[Task, EpisodeSampling]) -> _Scored | EvaluationFailure:
+        (task, sampling), reason = drawn, "stopped"
         for attempt in range(1, MAX_ATTEMPTS + 1):
             if self.stop.is_set():
                 break
             try:
-                return self._score(task, drawn.sampling)
+                return self._score(task, sampling)
             except Exception as error:  # noqa: BLE001 - the boundary: a failed attempt is data of the evaluation
                 reason = _in_one_line(error)
                 logger.info("attempt %d at task %s failed: %s", attempt, task.task_id, reason)

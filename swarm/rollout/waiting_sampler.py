@@ -77,15 +77,11 @@ class WaitingSampler:
                     async for delta in deltas:
                         yield delta
                 return
-            except EngineLost as error:
-                if draft.has_left():
+            except EngineFailure as error:
+                is_repaired = isinstance(error, EngineLost) or self.on_failure(error)
+                if not is_repaired or draft.has_left():
                     raise
                 logger.info("call %s is sampled again: %s", draft.request_id, error.message)
-                draft.restart()
-                await asyncio.sleep(DEATH_NOTICED_S)
-            except EngineFailure as error:
-                if not self.on_failure(error) or draft.has_left():
-                    raise
                 draft.restart()
                 await asyncio.sleep(DEATH_NOTICED_S)
 

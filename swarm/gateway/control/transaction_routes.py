@@ -6,12 +6,11 @@ import time
 
 from fastapi import APIRouter
 
-from swarm.errors import EpisodeEnded
 from swarm.gateway.control.server_routes import Served, require_service
 from swarm.gateway.control.views import view_receipt
 from swarm.gateway.http.openapi import errors
 from swarm.ledger import Ledger
-from swarm.rollout.transactions.two_phase import GIVEN_UP, state_without_engine, transaction_digest
+from swarm.rollout.transactions.two_phase import counted, state_without_engine, transaction_digest
 from swarm.schemas import (
     API_PREFIX,
     CommitEpisodeRequest,
@@ -56,10 +55,7 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         receipt = await ledger.commit_episode(
             episode_id, transaction_sha256=transaction_digest(body.transaction_id), ended_at=time.time()
         )
-        ended = receipt.episode
-        if ended.state in GIVEN_UP:
-            raise EpisodeEnded(f"episode {episode_id} is {ended.state} ({ended.outcome}): begin another one")
-        return view_receipt(receipt)
+        return view_receipt(counted(receipt))
 
 
 def transaction_router(served: Served, ledger: Ledger) -> APIRouter:

@@ -150,10 +150,7 @@ class Transactions:
         episode = self.running.get(episode_id)
         if episode is not None:
             await self._follow(episode)
-        ended = receipt.episode
-        if ended.state in GIVEN_UP:
-            raise EpisodeEnded(f"episode {episode_id} is {ended.state} ({ended.outcome}): begin another one")
-        return receipt
+        return counted(receipt)
 
     async def _give_up(
         self, episode: RunningEpisode, state: Literal[EpisodeState.ABORTED, EpisodeState.EXPIRED], reason: str
@@ -201,6 +198,14 @@ class Transactions:
                 await self._give_up(episode, EpisodeState.EXPIRED, UNRESOLVED)
             case _:
                 logger.info("episode %s waits for its coordinator", episode.episode_id)
+
+
+def counted(receipt: EndReceipt) -> EndReceipt:
+    """Return the receipt of a commit. Raise EpisodeEnded if the episode was given up before."""
+    ended = receipt.episode
+    if ended.state in GIVEN_UP:
+        raise EpisodeEnded(f"episode {ended.episode_id} is {ended.state} ({ended.outcome}): begin another one")
+    return receipt
 
 
 def transaction_digest(transaction_id: str) -> str:

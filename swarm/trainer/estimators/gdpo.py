@@ -1,15 +1,14 @@
 """The estimator gdpo: the episodes of a group are compared in each of their named rewards."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from verl.trainer.config import AlgoConfig
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 
 from swarm.trainer.advantages import AdvantageEstimate, EstimatorInputs, are_in_constant_groups
+from swarm.trainer.estimators.outcome import verl_advantages
 
 
 def estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
@@ -19,11 +18,10 @@ def estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
     is equal in all of them, or has one episode, has advantage 0.
     """
     rows, job, mask_EL, groups_E = inputs.rows, inputs.job, inputs.mask_EL, inputs.groups_E
-    keys = job.gdpo_reward_keys or []
     advantages_EL, is_constant_E = torch.zeros_like(mask_EL), torch.ones(len(rows), dtype=torch.bool)
     kept_E = np.bincount(groups_E)[groups_E] > 1
     rewards: dict[str, np.ndarray] = {}
-    for key in keys:
+    for key in job.gdpo_reward_keys or []:
         rewards_E = np.array([(row.rewards or {})[key] for row in rows], dtype=np.float32)
         is_equal_E = are_in_constant_groups(rewards_E, groups_E)
         rewards[key] = np.where(is_equal_E.numpy(), np.float32(0), rewards_E)[kept_E]
@@ -31,21 +29,14 @@ def estimate(inputs: EstimatorInputs) -> AdvantageEstimate:
     if kept_E.any():
         kept = torch.from_numpy(kept_E)
         mask_KL = mask_EL[kept]
-        found_KL, _returns = get_adv_estimator_fn(job.algorithm)(
-            token_level_rewards=torch.zeros_like(mask_KL),
-            response_mask=mask_KL,
-            index=groups_E[kept_E],
-            norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
-            config=AlgoConfig(
-                adv_estimator=job.algorithm,
-                norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
-                gdpo_reward_keys=list(keys),
-                gdpo_reward_weights=None if job.gdpo_reward_weights is None else list(job.gdpo_reward_weights),
-            ),
+        advantages_EL[kept] = verl_advantages(
+            torch.zeros_like(mask_KL),
+            mask_KL,
+            groups_E[kept_E],
+            job,
             non_tensor_batch=rewards,
             # verl finds the end of a response by this mask; rows here are all response.
             batch={"prompts": mask_KL[:, :0], "attention_mask": mask_KL.long()},
         )
-        advantages_EL[kept] = found_KL.float()
     advantages_EL[is_constant_E] = 0.0
     return AdvantageEstimate(advantages_EL)

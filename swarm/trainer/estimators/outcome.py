@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,23 +67,21 @@ def _by_outcome(
     rewards_EL = torch.zeros_like(mask_EL)
     rewards_EL[torch.arange(len(returns_E)), mask_EL.sum(dim=1).long() - 1] = returns_E
     if not ESTIMATORS[job.algorithm].compares_group:
-        return _estimate(rewards_EL, mask_EL, groups_E, job, statistics)
+        return verl_advantages(rewards_EL, mask_EL, groups_E, job, **statistics)
     advantages_EL = torch.zeros_like(mask_EL)
     kept = torch.from_numpy(np.bincount(groups_E)[groups_E] > 1)
     if kept.any():
         of_kept = {name: value_EL[kept] for name, value_EL in statistics.items()}
-        advantages_EL[kept] = _estimate(rewards_EL[kept], mask_EL[kept], groups_E[kept.numpy()], job, of_kept)
+        advantages_EL[kept] = verl_advantages(rewards_EL[kept], mask_EL[kept], groups_E[kept.numpy()], job, **of_kept)
     advantages_EL[are_in_constant_groups(returns_E.numpy(), groups_E)] = 0.0
     return advantages_EL
 
 
-def _estimate(
-    rewards_EL: torch.Tensor,
-    mask_EL: torch.Tensor,
-    groups_E: np.ndarray,
-    job: TrainJob,
-    statistics: Mapping[str, torch.Tensor],
+def verl_advantages(
+    rewards_EL: torch.Tensor, mask_EL: torch.Tensor, groups_E: np.ndarray, job: TrainJob, **more: Any
 ) -> torch.Tensor:
+    """Return the advantages of verl's function of the job's algorithm, in float32. `more` are arguments of its own."""
+    keys, weights = job.gdpo_reward_keys, job.gdpo_reward_weights
     advantages_EL, _returns = get_adv_estimator_fn(job.algorithm)(
         token_level_rewards=rewards_EL,
         response_mask=mask_EL,
@@ -92,7 +91,9 @@ def _estimate(
             adv_estimator=job.algorithm,
             gamma=job.gamma,
             norm_adv_by_std_in_grpo=job.norm_adv_by_std_in_grpo,
+            gdpo_reward_keys=None if keys is None else list(keys),
+            gdpo_reward_weights=None if weights is None else list(weights),
         ),
-        **statistics,
+        **more,
     )
     return advantages_EL.float()

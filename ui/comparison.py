@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import pandas as pd
 import streamlit as st
 
+from experiments_db import Experiment
 from ui import charts, differences, elements, formats
 
 MOST_AXES = 12
@@ -38,6 +39,24 @@ def show_differing(configs: Sequence[tuple[str, Mapping[str, Any]]], *, same: st
         return
     st.dataframe(table, height=elements.table_height(len(table)), alt="Settings that differ")
     st.caption("Only what differs. Names and seeds are left out.")
+
+
+def show_change(experiment: Experiment, parent: Experiment | None) -> None:
+    """Show what an arm changes of its parent: settings and program."""
+    if parent is None:
+        st.caption("It has no parent.")
+        return
+    st.caption(f"Against {formats.name(parent.name)}")
+    settings = differences.differing_settings([(parent.name, parent.job), (experiment.name, experiment.job)])
+    if not settings.empty:
+        st.table(settings, border="horizontal", alt="Settings that differ")
+    diff = differences.code_diff(
+        parent.program_code, experiment.program_code, old_name=parent.name, new_name=experiment.name
+    )
+    if diff:
+        elements.show_text(diff, language="diff")
+    if not diff and settings.empty:
+        st.caption("Program and settings are the same.")
 
 
 def show_effects(items: Sequence[ScoredItem], *, explanation: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import streamlit as st
 
 from experiments_db import Experiment, RecordNotFound, Run
-from ui import differences, elements, episode_search, episode_view, formats, live, queries, study_files
+from ui import comparison, elements, episode_search, episode_view, formats, live, queries, study_files
 from ui.artifacts.view import show_files_of_run
 from ui.contents import BASE, FINAL, TEST, StudyContents
 from ui.curves.series import Series
@@ -85,15 +85,7 @@ def show_figures(contents: StudyContents, run: Run) -> None:
         elements.show_metric("Duration", formats.duration(run.duration_s))
 
 
-def show_config(contents: StudyContents, run: Run, arm: Experiment) -> None:
-    baseline = contents.baseline
-    if baseline is not None and baseline.id != arm.id:
-        st.subheader("Differences from the baseline", anchor=False)
-        table = differences.differing_settings([("Baseline", baseline.job), ("This arm", arm.job)])
-        if table.empty:
-            st.caption("This arm has the same job settings as the baseline.")
-        else:
-            st.dataframe(table, width="content", alt="Settings that differ from the baseline")
+def show_config(run: Run, arm: Experiment) -> None:
     left, right = st.columns(2)
     with left:
         st.subheader("As given", anchor=False)
@@ -105,24 +97,11 @@ def show_config(contents: StudyContents, run: Run, arm: Experiment) -> None:
         st.caption(formats.plain(formats.settings(run.environment)))
 
 
-def show_code(contents: StudyContents, arm: Experiment) -> None:
-    if not arm.program_code:
-        st.caption("The client is not written yet.")
-        return
-    parent = contents.arms_by_id.get(arm.parent_id or "")
-    if parent is not None and parent.program_code:
-        diff = differences.code_diff(
-            parent.program_code,
-            arm.program_code,
-            old_name=f"{parent.name}/program.py",
-            new_name=f"{arm.name}/program.py",
-        )
-        if not diff:
-            st.caption(f"The same program as {formats.name(parent.name)}.")
-        elif st.toggle(f"Changes from {formats.name(parent.name)} only", key="diff", bind="query-params"):
-            elements.show_text(diff, language="diff")
-            return
-    elements.show_text(formats.printable(arm.program_code), language="python", line_numbers=True)
+def show_code(arm: Experiment) -> None:
+    if arm.program_code:
+        elements.show_text(formats.printable(arm.program_code), language="python", line_numbers=True)
+    else:
+        st.caption("The program is not written yet.")
 
 
 def show_log(run: Run) -> None:
@@ -212,8 +191,9 @@ def show_run(run_id: str) -> None:
         show_figures(contents, run)
         sections = {
             "Curves": partial(show_curves, [Series(arm.name, (elements.member_of(run),))]),
-            "Config": partial(show_config, contents, run, arm),
-            "Code": partial(show_code, contents, arm),
+            "Change": partial(comparison.show_change, arm, contents.arms_by_id.get(arm.parent_id or "")),
+            "Config": partial(show_config, run, arm),
+            "Code": partial(show_code, arm),
             "Log": partial(show_log, run),
             "Events": partial(show_events, run),
             "Evaluations": partial(show_evaluations, contents, run),

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from experiments_db import Experiment, ProgramTrial, SearchArm
-from ui import charts, differences, elements, formats
+from experiments_db import ProgramTrial, SearchArm
+from ui import charts, comparison, elements, formats
 from ui.contents import StudyContents
 from ui.study_parts import tree_chart
 
@@ -135,31 +135,13 @@ def _show_arm(contents: StudyContents, arm: SearchArm) -> None:
         parent = contents.arms_by_id.get(experiment.parent_id or "")
         tabs = st.tabs(["Change", "Program", "Settings", "Trials"])
         with tabs[0]:
-            _show_change(experiment, parent)
+            comparison.show_change(experiment, parent)
         with tabs[1]:
             elements.show_text(formats.printable(experiment.program_code), language="python", line_numbers=True)
         with tabs[2]:
             st.json(dict(experiment.job), expanded=True)
         with tabs[3]:
             _show_trials(contents, arm)
-
-
-def _show_change(experiment: Experiment, parent: Experiment | None) -> None:
-    """Show what the arm changes of its parent: settings and program."""
-    if parent is None:
-        st.caption("It has no parent.")
-        return
-    st.caption(f"Against {formats.name(parent.name)}")
-    settings = differences.differing_settings([(parent.name, parent.job), (experiment.name, experiment.job)])
-    if not settings.empty:
-        st.table(settings, border="horizontal", alt="Settings that differ")
-    diff = differences.code_diff(
-        parent.program_code, experiment.program_code, old_name=parent.name, new_name=experiment.name
-    )
-    if diff:
-        elements.show_text(diff, language="diff")
-    if not diff and settings.empty:
-        st.caption("Program and settings are the same.")
 
 
 def _show_trials(contents: StudyContents, arm: SearchArm) -> None:

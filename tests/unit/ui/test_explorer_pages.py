@@ -25,6 +25,7 @@ STUDY_SECTIONS = {
 }
 RUN_SECTIONS = {
     "Curves": "Smoothing",
+    "Change": "parent",
     "Config": "As the server resolved it",
     "Code": "def attempt(client",
     "Log": "step 1 reward 0.31",

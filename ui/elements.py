@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -350,28 +350,40 @@ def _draw_ranking(items: tuple[RankedItem, ...], metric: str) -> dict[str, Any]:
     return charts.to_spec(charts.ranking(pd.DataFrame(arms), pd.DataFrame(dots), metric=metric, order=order))
 
 
-def choose_row(
-    table: pd.DataFrame,
-    ids: Sequence[str],
-    *,
-    param: str,
-    alt: str,
-    column_config: Mapping[str, Any] | None = None,
-    height: int | None = None,
-) -> str | None:
+def choose_row(table: pd.DataFrame, ids: Sequence[str], *, param: str, **options: Any) -> str | None:
     """Show a table and return the id of the row that is selected, which the address has as `param`.
 
-    The id in the address need not be one of `ids`, so a choice outlives another page or filter of the table.
+    The id in the address need not be one of `ids`, so a choice outlives another page or filter of the table. The
+    options are those of `choose_rows`.
     """
-    # A table of other rows is another table. Its selection begins anew, at the row that the address names.
-    key = f"{alt} {hash(tuple(ids))}"
     asked = st.query_params.get(param)
-    rows = [ids.index(asked)] if asked in ids else []
 
-    def follow_choice() -> None:
-        chosen = st.session_state[key].selection.rows
+    def follow_choice(chosen: Sequence[str]) -> None:
         if chosen:
-            st.query_params[param] = ids[chosen[0]]
+            st.query_params[param] = chosen[0]
+
+    choose_rows(table, ids, [] if asked is None else [asked], follow_choice, mode="single-row", **options)
+    return asked
+
+
+def choose_rows(
+    table: pd.DataFrame,
+    ids: Sequence[str],
+    named: Collection[str],
+    follow: Callable[[Sequence[str]], None],
+    *,
+    alt: str,
+    mode: Literal["single-row", "multi-row"] = "multi-row",
+    column_config: Mapping[str, Any] | None = None,
+    height: int | None = None,
+) -> None:
+    """Show a table in which the rows of the `named` ids are selected; `follow` gets the ids of another selection."""
+    # A table of other rows is another table. Its selection begins anew, at the rows that the address names.
+    key = f"{alt} {hash(tuple(ids))}"
+
+    def tell() -> None:
+        numbers: list[int] = st.session_state[key].selection.rows
+        follow([ids[number] for number in numbers])
 
     st.dataframe(
         table,
@@ -379,13 +391,12 @@ def choose_row(
         height=height or table_height(len(table)),
         placeholder=formats.MISSING,
         column_config=column_config,
-        on_select=follow_choice,
-        selection_mode="single-row",
-        selection_default={"selection": {"rows": rows}},
+        on_select=tell,
+        selection_mode=mode,
+        selection_default={"selection": {"rows": [number for number, each in enumerate(ids) if each in named]}},
         key=key,
         alt=alt,
     )
-    return asked
 
 
 def show_chart(spec: Mapping[str, Any], *, alt: str, **options: Any) -> None:

@@ -93,26 +93,13 @@ def choose_rows(
     items: Sequence[ItemT], table: Sequence[Mapping[str, Any]], *, columns: Mapping[str, Any], alt: str
 ) -> list[ItemT]:
     """Show the table of the items, and return those that are selected, which the address names."""
-    ids = [item.id for item in items]
     named = set(st.query_params.get("chosen", "").split(","))
-    # A table of other rows is another table. Its selection begins anew, with the rows that the address names.
-    key = f"{alt} {hash(tuple(ids))}"
 
-    def follow_choice() -> None:
-        st.query_params["chosen"] = ",".join(ids[number] for number in st.session_state[key].selection.rows)
+    def follow_choice(chosen: Sequence[str]) -> None:
+        st.query_params["chosen"] = ",".join(chosen)
 
-    st.dataframe(
-        pd.DataFrame(table).dropna(axis="columns", how="all"),
-        hide_index=True,
-        height=elements.table_height(len(items)),
-        placeholder=formats.MISSING,
-        column_config=columns,
-        on_select=follow_choice,
-        selection_mode="multi-row",
-        selection_default={"selection": {"rows": [number for number, each in enumerate(ids) if each in named]}},
-        key=key,
-        alt=alt,
-    )
+    frame = pd.DataFrame(table).dropna(axis="columns", how="all")
+    elements.choose_rows(frame, [item.id for item in items], named, follow_choice, column_config=columns, alt=alt)
     return [item for item in items if item.id in named]
 
 

@@ -21,7 +21,8 @@ pass would be 1."""
 JOB = TrainJob(engine="fake", batch_size=4, num_repeat=2, total_steps=1000)
 LUCK = """
 import os, signal, sys, threading, time
-from swarm.errors import EngineFailure, EnvironmentFailure, ServerUnreachable, TrainingComplete, Unavailable
+from swarm.errors import EngineFailure, EnvironmentFailure, RolloutPaused, ServerUnreachable, TrainingComplete
+from swarm.errors import Unavailable
 
 BREAK = {breaks!r}
 
@@ -52,6 +53,7 @@ RAISED = [
     "raise EngineFailure('the engine failed')",
     "raise ServerUnreachable('no answer')",
     "raise TrainingComplete('all steps are done')",
+    "raise RolloutPaused('the weights change')",
 ]
 SAID = [
     "answer = object()",

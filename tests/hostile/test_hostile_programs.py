@@ -76,13 +76,6 @@ def test_what_a_program_writes_to_its_driver_is_an_answer_and_no_grade(attack: A
     assert outcome.evaluation.successes == 0
 
 
-def test_errors_that_would_end_or_hold_up_the_run_are_failures_of_the_attempt(attack: Any) -> None:
-    outcome = attack("driver", "say_that_training_is_over", episodes=3)
-    assert outcome.evaluation.failures == ()
-    assert len(outcome.evaluation.broken) == 3
-    assert all(failure.error.startswith("ProgramFailure") for failure in outcome.evaluation.broken)
-
-
 @pytest.mark.parametrize(
     ("file", "name", "steps"),
     [

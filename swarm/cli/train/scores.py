@@ -179,63 +179,41 @@ def _show_score(when: str, what: str) -> None:
     typer.echo(f"held-out score {when + ':':8}{what}", err=True)
 
 
-class BaseScoreKey(BaseModel):
-    """Everything that decides a base score. `model`, `environment` and `program` are digests of their content.
-
-    `settings` are those of the job that may change what the untrained model says, its seed among them. The model counts
-    by its content.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    version: str
-    model: str
-    environment_name: str
-    environment: str
-    program: str
-    episodes: int
-    temperature: float
-    settings: dict[str, Any]
-
-
 class StoredBaseScore(BaseModel):
-    """A base score with its key and the time of its measurement."""
+    """A base score with the time of its measurement."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     measured_at: datetime
     score: HeldOutScore
-    key: BaseScoreKey
 
 
 class RememberedScore:
-    """The place of one base score, a file named by the digest of its key.
+    """The place of one base score, a file named by the digest of all that decides the score.
 
     An earlier training may have stored the score there. A file that cannot be read or written costs a measurement, and
     ends no training.
     """
 
-    def __init__(self, folder: Path, key: BaseScoreKey) -> None:
-        self._key = key
-        self._path = folder / f"{digest_of(key.model_dump(mode='json'))}.json"
+    def __init__(self, path: Path) -> None:
+        self._path = path
 
     def find(self) -> StoredBaseScore | None:
         """Return the stored score, or None if there is none. Report a file that cannot be read."""
         try:
-            stored = StoredBaseScore.model_validate_json(self._path.read_bytes())
+            return StoredBaseScore.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is damaged or of another version"
             typer.echo(f"swarm: {self._path} cannot be read: {reason}; the score is measured anew", err=True)
             return None
-        return stored if stored.key == self._key and _is_whole(stored.score) else None
 
     def keep(self, score: HeldOutScore) -> None:
-        """Store a score that was just measured, if it is whole. Report a file that cannot be written."""
-        if not _is_whole(score):
+        """Store a score that was just measured, unless an attempt failed. Report a file that cannot be written."""
+        if score.mean is None or score.failures or score.broken:
             return
-        stored = StoredBaseScore(measured_at=datetime.now(UTC), score=score, key=self._key)
+        stored = StoredBaseScore(measured_at=datetime.now(UTC), score=score)
         # Two trainings may store the same score at the same time, each with a draft of its own.
         draft = self._path.with_suffix(f".{os.getpid()}.new")
         try:
@@ -262,19 +240,8 @@ def remembered_score(trainings: Path, record: TrainingRecord, episodes: int) -> 
         model = digest_of_files(files, whole_up_to=DIGESTED_BYTES)
     except (OSError, EngineFailure):
         return None
-    key = BaseScoreKey(
-        version=__version__,
-        model=model,
-        environment_name=record.environment.name,
-        environment=record.environment.digest,
-        program=record.program.digest,
-        episodes=episodes,
-        temperature=EVAL_TEMPERATURE,
-        settings=record.job.model_dump(mode="json", exclude={*NOT_OF_SAMPLING, "model"}),
-    )
-    return RememberedScore(trainings / FOLDER, key)
-
-
-def _is_whole(score: HeldOutScore) -> bool:
-    """Return whether every attempt was scored, and none was broken by the program. No other score is kept."""
-    return score.mean is not None and not score.failures and not score.broken
+    # The settings are those that may change what the untrained model says. The model counts by its content.
+    settings = record.job.model_dump(mode="json", exclude={*NOT_OF_SAMPLING, "model"})
+    tasks = (record.environment.name, record.environment.digest, record.program.digest, episodes)
+    digest = digest_of((__version__, model, *tasks, EVAL_TEMPERATURE, settings))
+    return RememberedScore(trainings / FOLDER / f"{digest}.json")

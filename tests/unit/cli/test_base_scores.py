@@ -61,13 +61,7 @@ def test_an_unchanged_training_finds_the_score_and_the_time_of_its_measurement(
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"lr": 3e-3},
-        {"algorithm": "reinforce_plus_plus"},
-        {"batch_size": 4},
-        {"total_steps": 9},
-        {"experiment_name": "b"},
-    ],
+    [{"lr": 3e-3, "batch_size": 4}, {"algorithm": "reinforce_plus_plus"}, {"total_steps": 9, "experiment_name": "b"}],
     ids=str,
 )
 def test_settings_of_the_training_alone_change_no_base_score(
@@ -106,17 +100,7 @@ def test_a_file_that_was_changed_is_measured_anew(
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        {"seed": 1},
-        {"temperature": 0.5},
-        {"max_model_len": 64},
-        {"dtype": "bfloat16"},
-        {"lora_rank": 4},
-        {"engine": "fake"},
-        {"model": "micro"},
-        {"episodes": 41},
-        {"program": None},
-    ],
+    [{"seed": 1}, {"temperature": 0.5}, {"lora_rank": 4}, {"model": "micro"}, {"episodes": 41}, {"program": None}],
     ids=str,
 )
 def test_other_settings_of_sampling_are_measured_anew(
@@ -144,7 +128,7 @@ def test_a_score_with_failures_is_not_remembered(folder: Path, score: HeldOutSco
     assert place_of(folder).find() is None
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"{}", b'{"score": 1', b"[]"])
+@pytest.mark.parametrize("content", [b"\xff\x00", b"{}"])
 def test_a_damaged_file_is_reported_and_replaced_by_the_next_measurement(
     folder: Path, kept: RememberedScore, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:
@@ -152,26 +136,6 @@ def test_a_damaged_file_is_reported_and_replaced_by_the_next_measurement(
     assert place_of(folder).find() is None
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and str(stored_file(folder)) in said
-    place_of(folder).keep(SCORE)
-    assert place_of(folder).find().score == SCORE
-
-
-def test_a_file_of_another_key_is_not_believed(folder: Path, kept: RememberedScore) -> None:
-    path = stored_file(folder)
-    place_of(folder, seed=1).keep(SCORE)
-    [other] = set((folder / scores.FOLDER).iterdir()) - {path}
-    path.replace(other)
-    assert place_of(folder, seed=1).find() is None
-
-
-def test_the_draft_of_a_killed_process_is_no_score_and_stands_in_no_ones_way(folder: Path) -> None:
-    place = place_of(folder)
-    place.keep(SCORE)
-    path = stored_file(folder)
-    # Killed in the middle of the writing: a part of the draft is there, the file is not.
-    (path.parent / "tmpabc.new").write_bytes(path.read_bytes()[:50])
-    path.unlink()
-    assert place_of(folder).find() is None
     place_of(folder).keep(SCORE)
     assert place_of(folder).find().score == SCORE
 

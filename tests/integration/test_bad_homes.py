@@ -184,14 +184,6 @@ def test_a_read_only_directory_is_named_and_left_alone(home: Path, mount: Mount)
     assert content(home) == before
 
 
-def test_a_new_directory_on_a_read_only_disk_is_named(tmp_path: Path, mount: Mount) -> None:
-    namespace = mount(f"mount --bind '{tmp_path}' '{tmp_path}'; mount -o remount,bind,ro '{tmp_path}'")
-    done = refused(tmp_path / "new" / "home", namespace.prefix)
-    assert done.returncode == 1
-    assert "new/home" in done.stderr and os.strerror(errno.EROFS) in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_home_that_is_a_file_is_named_and_left_alone(
     tmp_path: Path, start_server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,9 @@ def test_figures_of_merging_are_printed_with_their_conditions() -> None:
         assert datetime.fromisoformat(row["date"]).tzinfo is not None
 
 
-@pytest.mark.parametrize("arguments", [[], ["warp"], ["merging", "--seconds", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["warp"], ["merging", "--seconds", "0"], ["gpu", "--device", "tpu"], ["gpu", "--minutes", "0"]]
+)
 def test_wrong_usage_is_exit_code_2_and_measures_nothing(arguments: list[str]) -> None:
     done = run_bench(*arguments)
     assert (done.returncode, done.stdout) == (2, "")

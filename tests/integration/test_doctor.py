@@ -20,7 +20,7 @@ from server_processes import free_port
 
 from swarm.doctor.examination import Check, CheckFinding, Health, examine, fail, ok, worst
 from swarm.doctor.installed import TensorProbe, check_bundled_model, check_packages, check_tensors
-from swarm.doctor.server import check_clock, check_fsync, check_home, check_ledger, check_port, check_tokens
+from swarm.doctor.server import check_clock, check_ledger, check_port, check_tokens
 from swarm.ledger import Ledger
 
 CANARY = "canary-token-0123456789"
@@ -145,14 +145,6 @@ def test_a_ledger_that_cannot_be_used_fails_and_is_left_as_it_was(home: Path) ->
     finding = check_ledger(home)
     assert finding.verdict is Health.FAIL and "schema 99" in finding.message and finding.remedy
     assert files(home) == before
-
-
-def test_a_home_that_does_not_exist_yet_is_measured_and_not_created(tmp_path: Path) -> None:
-    home = tmp_path / "new" / "home"
-    assert check_home(home).verdict is Health.OK
-    assert "ms per durable write" in check_fsync(home).message
-    assert check_ledger(home).verdict is Health.OK
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_nearly_full_disk_fails_with_the_space_left(tmp_path: Path) -> None:

@@ -152,16 +152,6 @@ def test_waiting_for_a_step_beyond_the_last_one_ends_at_once(start_server: Any) 
             client.wait_until_step(2, timeout=600)
 
 
-def test_a_stopped_job_goes_on_with_more_steps(start_server: Any) -> None:
-    with connected(start_server(JOB).url) as (http, client):
-        wait_for_state(http, "ROLLING")
-        finish(http)
-        client.stop_engine()
-        status = client.auto_sync_train_config_and_start_engine(with_steps(2))
-        assert (status.state, status.step) == ("ROLLING", 1)
-        finish(http, with_steps(2))
-
-
 def test_a_chat_of_an_episode_that_outlives_the_last_step_is_answered(start_server: Any) -> None:
     with connected(start_server(JOB).url) as (http, _):
         wait_for_state(http, "ROLLING")

@@ -101,17 +101,6 @@ def test_the_dashboard_survives_a_kill_of_the_server_and_finds_the_next_one(tmp_
     asyncio.run(watch())
 
 
-def test_a_server_that_was_never_there_is_waited_for() -> None:
-    async def watch() -> None:
-        app = Dashboard(Watcher("http://127.0.0.1:9", None), every_s=0.1)
-        async with app.run_test(size=(80, 24)) as pilot:
-            await until(lambda: "unreachable since" in screen_of(app), pilot)
-            await pilot.press("q")
-        assert app.return_code == 0
-
-    asyncio.run(watch())
-
-
 def test_once_prints_one_snapshot_and_needs_no_terminal(trained: str) -> None:
     for arguments in ([trained, "--once"], [trained]):
         done = run_swarm("overwatch", *arguments)

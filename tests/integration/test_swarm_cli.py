@@ -74,19 +74,9 @@ def interrupted_home(interrupted: Interrupted, tmp_path: Path) -> Path:
     return shutil.copytree(interrupted.home, tmp_path / "home")
 
 
-def test_start_is_ready_when_it_announces_itself_as_json(tmp_path: Path) -> None:
-    with serving(tmp_path) as (process, http, announced):
-        assert http.get("/ready").json() == {"ready": True, "state": "OFFLINE", "reason": None}
-        assert announced["pid"] == process.pid
-
-
-def test_a_server_at_work_has_loaded_no_torch(interrupted: Interrupted) -> None:
-    assert "python" in interrupted.libraries
-    assert "libtorch" not in interrupted.libraries
-
-
-def test_a_new_directory_has_nothing_to_go_on_with(interrupted: Interrupted) -> None:
+def test_a_server_in_a_new_directory_resumes_nothing_and_loads_no_torch_for_its_work(interrupted: Interrupted) -> None:
     assert interrupted.announced["resumes"] is None
+    assert "python" in interrupted.libraries and "libtorch" not in interrupted.libraries
 
 
 def test_start_goes_on_with_the_interrupted_job_and_says_which(interrupted_home: Path) -> None:
@@ -100,10 +90,11 @@ def test_start_goes_on_with_the_interrupted_job_and_says_which(interrupted_home:
 
 
 def test_a_server_that_is_told_to_warm_up_has_its_worker_before_a_job_comes(tmp_path: Path) -> None:
-    with serving(tmp_path / "warm", "--warm-up", env=environment()) as (_, http, announced):
+    with serving(tmp_path / "warm", "--warm-up", env=environment()) as (process, http, announced):
+        assert announced["pid"] == process.pid
+        assert http.get("/ready").json() == {"ready": True, "state": "OFFLINE", "reason": None}
         children = psutil.Process(announced["pid"]).children()
         [worker] = [child for child in children if "swarm.backends.local.worker" in child.cmdline()]
-        assert http.get("/v1/swarm/status").json()["state"] == "OFFLINE"
     worker.wait(timeout=60)
 
 
@@ -201,16 +192,8 @@ def test_a_port_in_use_is_one_line_and_exit_code_75(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "nothing is written before the port is ours"
 
 
-def test_a_second_server_on_the_same_directory_is_refused_with_the_pid_of_the_first(
-    start_server: Any, tmp_path: Path
-) -> None:
-    start_server(home=tmp_path)
-    done = process_of("start", "--port", "0", "--home", str(tmp_path))
-    assert done.returncode in {1, 75}
-    assert str(os.getpid()) in done.stderr
-
-
 BAD_JOBS = {
+    "no file": (None, "none.yaml"),
     "malformed YAML": ("batch_size: [1", "not valid YAML"),
     "unknown key": ("learning_rate: 0.1", "learning_rate: unknown setting"),
     "negative batch size": ("batch_size: -4", "batch_size"),
@@ -220,18 +203,14 @@ BAD_JOBS = {
 
 
 @pytest.mark.parametrize(("text", "fragment"), BAD_JOBS.values(), ids=BAD_JOBS.keys())
-def test_a_bad_job_file_is_one_line_and_exit_code_2(tmp_path: Path, text: str, fragment: str) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(text)
+def test_a_bad_job_file_is_one_line_and_exit_code_2(tmp_path: Path, text: str | None, fragment: str) -> None:
+    path = tmp_path / ("none.yaml" if text is None else "job.yaml")
+    if text is not None:
+        path.write_text(text)
     done = run_swarm("start", "--port", "0", "--home", str(tmp_path / "home"), "--job", str(path))
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert fragment in done.stderr
     assert not (tmp_path / "home").exists()
-
-
-def test_a_missing_job_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    done = run_swarm("start", "--port", "0", "--home", str(tmp_path), "--job", str(tmp_path / "none.yaml"))
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
 
 
 def test_an_exposed_address_without_a_token_refuses_to_start(tmp_path: Path) -> None:

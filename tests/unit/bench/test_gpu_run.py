@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from bench.gpu.page import RunReport, to_json, to_page
 from bench.gpu.schedule import Part, PartReport, read_figures, run_part, run_parts, share
 from bench.results import Conditions
 
-ROOT = Path(__file__).parents[3]
 CONDITIONS = Conditions("2026-01-01T00:00:00+00:00", "1.0", None, "a processor", 2, 0.5, 60.0)
 
 
@@ -108,10 +105,3 @@ def test_page_and_json_name_every_figure_and_every_failure() -> None:
 def test_page_of_a_cpu_says_that_its_figures_are_not_those_of_a_gpu() -> None:
     assert page.SMALL in to_page(report_of())
     assert page.SMALL not in to_page(report_of(device="cuda"))
-
-
-@pytest.mark.parametrize("arguments", [["--device", "tpu"], ["--minutes", "0"], ["extra"]])
-def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
-    command = [sys.executable, "-m", "bench", "gpu", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout) == (2, "")

@@ -18,50 +18,6 @@ pytestmark = pytest.mark.anyio
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=5)
 
 
-async def test_step_and_half_filled_batch_are_there_again(host: Any) -> None:
-    first = host()
-    await first.start(JOB)
-    await first.run_batch("one")
-    await first.wait_for(EngineState.ROLLING, step=1)
-    await first.run_batch("half", tasks=1)
-    await first.crash()
-
-    second = host()
-    assert await second.server.resume()
-    await second.wait_for(EngineState.ROLLING)
-    status = await second.server.status()
-    assert (status.step, status.weight_version, status.recoveries) == (1, 1, 1)
-    assert status.pool is not None and (status.pool.episodes, status.pool.tasks) == (2, 1)
-    assert status.last_metrics["batch/episodes"] == 4
-    await second.run_batch("other", tasks=1)
-    await second.wait_for(EngineState.ROLLING, step=2)
-    [batch] = [batch for batch in await second.ledger.batches() if batch.step == 2]
-    assert batch.metrics["batch/episodes"] == 4
-
-
-async def test_a_running_episode_goes_on_with_its_key_and_its_turns(host: Any) -> None:
-    first = host()
-    await first.start(JOB)
-    episode = await first.begin(lease_s=20)
-    reply = await first.call(episode, "Hello")
-    await first.crash()
-
-    second = host()
-    assert await second.server.resume()
-    # Known before the engine is up: a call is held, not refused.
-    history = [
-        {"role": "user", "content": "Hello"},
-        reply["choices"][0]["message"],
-        {"role": "user", "content": "again"},
-    ]
-    await second.call(episode, messages=history)
-    turns = await second.ledger.turns(episode.episode_id)
-    assert [turn.parent for turn in turns] == [None, 0]
-    await second.end(episode, "task", 1.0)
-    row = await second.ledger.episode(episode.episode_id)
-    assert (row.state, row.turns) == (EpisodeState.COMPLETED, 2)
-
-
 async def test_a_crash_within_the_training_step_trains_the_batch_once(host: Any) -> None:
     first = host()
     await first.start(JOB)
@@ -127,22 +83,6 @@ async def test_what_a_command_stopped_or_a_failure_ended_stays_down(host: Any) -
     second.ledger.close()
     third = host()
     assert not await third.server.resume()
-
-
-async def test_a_server_shut_down_by_a_signal_keeps_its_episodes_and_goes_on(host: Any) -> None:
-    first = host()
-    await first.start(JOB)
-    episode = await first.begin()
-    await first.server.close()
-    assert (await first.ledger.episode(episode.episode_id)).state is EpisodeState.RUNNING
-    first.ledger.close()
-
-    second = host()
-    assert await second.server.resume()
-    await second.wait_for(EngineState.ROLLING)
-    assert (await second.server.status()).recoveries == 0
-    await second.call(episode)
-    await second.end(episode, "task", 1.0)
 
 
 async def test_another_job_is_not_mistaken_for_the_interrupted_one(host: Any) -> None:

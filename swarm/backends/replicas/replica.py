@@ -285,7 +285,10 @@ class Replica:
 
 
 async def _clean_up(process: GuardedProcess | None, server: SamplerServer | None) -> None:
-    if process is not None:
-        await process.stop()
-    if server is not None:
-        await server.close()
+    try:
+        # First, because a server that ends in order waits for its open connections.
+        if server is not None:
+            await server.close()
+    finally:
+        if process is not None:
+            await process.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from swarm.types import FinishReason, SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
     import torch
+    from vllm_stand_in import StandIns
 
     from swarm.backends.local.decoding.batching import BatchSampler
 
@@ -40,6 +42,17 @@ def one_torch_thread(late_imports: None) -> Iterator[None]:
     yield
     if torch:
         torch.set_num_threads(before)
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    """Stand-ins for vLLM, which the replicas of this process are from now on."""
+    from vllm_stand_in import StandIns
+
+    made = StandIns(tmp_path)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The local engine on its real worker process: start, death, parent's death, limits, and what its learner makes of
+"""The local engine on its real worker process: start, death, limits, and what its learner makes of
 constrained turns."""
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -235,25 +233,3 @@ async def test_shorter_context_is_kept_to(sampler: LocalSampler) -> None:
     assert sum(len(delta.token_ids_T) for delta in deltas) <= 2
     await short.stop()
     await sampler.start()
-
-
-def test_death_of_the_parent_ends_the_worker(tmp_path: Path) -> None:
-    script = f"""
-import asyncio, sys
-from pathlib import Path
-from swarm.config import ServerConfig
-from swarm.backends.local.engine import build_worker
-
-async def main():
-    worker = build_worker(ServerConfig(), Path({str(tmp_path / "worker.log")!r}))
-    await worker.start()
-    print(worker.pid, flush=True)
-    await asyncio.sleep(60)
-
-asyncio.run(main())
-"""
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = psutil.Process(int(parent.stdout.readline()))
-        parent.kill()
-    child.wait(timeout=30)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from contract.test_trainer_contract import make_batch
 from vllm_stand_in import StandIns, complete, expected_tokens
@@ -47,19 +48,11 @@ async def main(home, weights):
     worker = build_worker(config, Path(home) / "worker.log")
     sampler, _ = build_local(TrainJob().resolve(), config, worker)
     await sampler.start()
-    print(await worker.call("write_weights", weights, timeout_s=60), flush=True)
+    print(worker.pid, await worker.call("write_weights", weights, timeout_s=60), flush=True)
     await asyncio.sleep(3600)
 
 asyncio.run(main(*sys.argv[1:]))
 """
-
-
-@pytest.fixture
-def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
-    made = StandIns(tmp_path)
-    for name, value in made.environment.items():
-        monkeypatch.setenv(name, value)
-    return made
 
 
 @pytest.fixture
@@ -101,18 +94,20 @@ async def test_each_version_is_a_file_in_memory_that_the_next_one_replaces(
     assert published(pair) == []
 
 
-async def test_a_server_that_is_killed_leaves_no_weights_in_shared_memory(tmp_path: Path) -> None:
+async def test_a_server_that_is_killed_leaves_no_worker_and_no_weights_in_shared_memory(tmp_path: Path) -> None:
     weights = tmp_path / "shared"
     server = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SERVER_WITH_A_WORKER, tmp_path, weights, stdout=asyncio.subprocess.PIPE
     )
     assert server.stdout is not None
     async with asyncio.timeout(LIMIT_S):
-        assert Path((await server.stdout.readline()).decode().strip()).is_file()
+        pid, path = (await server.stdout.readline()).decode().split()
+        assert Path(path).is_file()
+        worker = psutil.Process(int(pid))
         server.kill()
         await server.wait()
-        while weights.exists():
-            await asyncio.sleep(0.05)
+        await asyncio.to_thread(worker.wait)
+    assert not weights.exists()
 
 
 async def test_the_pair_is_dead_when_the_worker_is(pair: Pair[PublishingTrainer]) -> None:

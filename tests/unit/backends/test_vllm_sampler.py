@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from vllm_stand_in import LIMIT_S, LIMITS, StandIns, complete, expected_tokens, port_of, until
+from vllm_stand_in import LIMIT_S, LIMITS, Completion, StandIns, complete, expected_tokens, port_of, until
 
 from swarm.backends.replicas.adapter import WeightBroadcast
 from swarm.backends.replicas.replica import ReplicaState
@@ -25,14 +26,6 @@ pytestmark = pytest.mark.anyio
 
 PROMPT = (50, 51, 52, 53)
 SLOW_S = 0.03
-
-
-@pytest.fixture
-def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
-    made = StandIns(tmp_path)
-    for name, value in made.environment.items():
-        monkeypatch.setenv(name, value)
-    return made
 
 
 @dataclass
@@ -86,6 +79,15 @@ def kill(sampler: ReplicaSampler, replica: int) -> None:
     pid = sampler.replicas[replica].pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
+
+
+async def under_way(stand_ins: StandIns, sampler: ReplicaSampler, **params: Any) -> asyncio.Task[Completion]:
+    """Begin a completion, each token of which takes SLOW_S, and wait until some of its tokens are there."""
+    stand_ins.tell(token_delay_s=SLOW_S)
+    running = asyncio.create_task(complete(sampler, PROMPT, **params))
+    await until(lambda: stand_ins.notes("asked"))
+    await asyncio.sleep(5 * SLOW_S)
+    return running
 
 
 async def test_started_engine_samples_and_states_its_facts(shared: Shared) -> None:
@@ -181,10 +183,7 @@ async def test_published_weights_are_sampled_with_on_every_replica(stand_ins: St
 async def test_completion_under_way_goes_on_with_new_weights_and_each_token_says_its_version(
     stand_ins: StandIns, sampler: ReplicaSampler
 ) -> None:
-    stand_ins.tell(token_delay_s=SLOW_S)
-    running = asyncio.create_task(complete(sampler, PROMPT, max_tokens=100))
-    await until(lambda: stand_ins.notes("asked"))
-    await asyncio.sleep(5 * SLOW_S)
+    running = await under_way(stand_ins, sampler, max_tokens=100)
     await sampler.publish(stand_ins.weights(7, version=1))
     completion = await running
     old = completion.versions.count(0)
@@ -196,10 +195,7 @@ async def test_completion_under_way_goes_on_with_new_weights_and_each_token_says
 
 async def test_replica_killed_in_the_middle_is_only_a_pause(stand_ins: StandIns, sampler: ReplicaSampler) -> None:
     await sampler.publish(stand_ins.weights(5, version=2))
-    stand_ins.tell(token_delay_s=SLOW_S)
-    running = asyncio.create_task(complete(sampler, PROMPT, max_tokens=60))
-    await until(lambda: stand_ins.notes("asked"))
-    await asyncio.sleep(10 * SLOW_S)
+    running = await under_way(stand_ins, sampler, max_tokens=60)
     kill(sampler, 0)
     completion = await running
     assert completion.token_ids == expected_tokens(PROMPT, 60, weights=5)
@@ -211,10 +207,7 @@ async def test_replica_killed_in_the_middle_is_only_a_pause(stand_ins: StandIns,
 
 
 async def test_request_of_a_dead_replica_goes_on_at_another(stand_ins: StandIns, pair: ReplicaSampler) -> None:
-    stand_ins.tell(token_delay_s=SLOW_S)
-    running = asyncio.create_task(complete(pair, PROMPT, max_tokens=60, seed=11, min_tokens=30))
-    await until(lambda: stand_ins.notes("asked"))
-    await asyncio.sleep(10 * SLOW_S)
+    running = await under_way(stand_ins, pair, max_tokens=60, seed=11, min_tokens=30)
     first = next(index for index in (0, 1) if pair.replicas[index].load)
     kill(pair, first)
     completion = await running
@@ -232,32 +225,22 @@ async def test_request_of_a_dead_replica_goes_on_at_another(stand_ins: StandIns,
 async def test_completion_that_cannot_go_on_elsewhere_is_lost_and_says_so(
     stand_ins: StandIns, sampler: ReplicaSampler
 ) -> None:
-    stand_ins.tell(token_delay_s=SLOW_S)
-    running = asyncio.create_task(complete(sampler, PROMPT, max_tokens=200, presence_penalty=0.5))
-    await until(lambda: stand_ins.notes("asked"))
-    await asyncio.sleep(10 * SLOW_S)
+    running = await under_way(stand_ins, sampler, max_tokens=200, presence_penalty=0.5)
     kill(sampler, 0)
     with pytest.raises(EngineLost, match="penalties"):
         await running
 
 
-async def test_hanging_replica_is_noticed_and_replaced(stand_ins: StandIns, sampler: ReplicaSampler) -> None:
-    stand_ins.tell(token_delay_s=SLOW_S)
-    running = asyncio.create_task(complete(sampler, PROMPT, max_tokens=60))
-    await until(lambda: stand_ins.notes("asked"))
-    stand_ins.tell(port_of(sampler, 0), hangs=True, core_hangs=True)
+@pytest.mark.parametrize(
+    "fault", [{"hangs": True}, {"hangs_at": ["/is_paused"]}], ids=["all", "behind a healthy front"]
+)
+async def test_hanging_replica_is_noticed_and_replaced(
+    stand_ins: StandIns, sampler: ReplicaSampler, fault: dict[str, Any]
+) -> None:
+    running = await under_way(stand_ins, sampler, max_tokens=60)
+    stand_ins.tell(port_of(sampler, 0), core_hangs=True, **fault)
     assert (await running).token_ids == expected_tokens(PROMPT, 60)
     assert len(stand_ins.notes("started")) == 2
-
-
-async def test_sampling_process_that_hangs_behind_a_healthy_front_is_noticed(
-    stand_ins: StandIns, sampler: ReplicaSampler
-) -> None:
-    stand_ins.tell(token_delay_s=SLOW_S)
-    running = asyncio.create_task(complete(sampler, PROMPT, max_tokens=60))
-    await until(lambda: stand_ins.notes("asked"))
-    stand_ins.tell(port_of(sampler, 0), core_hangs=True, hangs_at=["/is_paused"])
-    assert (await running).token_ids == expected_tokens(PROMPT, 60)
 
 
 async def test_replica_that_says_it_is_dead_is_replaced(stand_ins: StandIns, sampler: ReplicaSampler) -> None:

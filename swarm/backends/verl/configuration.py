@@ -117,7 +117,7 @@ def _check_key(schema: VerlSchema, key: str, value: Any) -> None:
     if not schema.knows(key):
         close = schema.close_matches(key)
         hint = f": did you mean {' or '.join(close)}?" if close else ": see verl's trainer/config"
-        raise JobInvalid(f"{param}: verl has no such setting{hint}", param=param)
+        raise JobInvalid(f"{param}: verl's files have no such setting{hint}", param=param)
     if schema.holds_settings(key):
         raise JobInvalid(f"{param}: is a section of settings, not a setting", param=param)
     expected = schema.default(key)

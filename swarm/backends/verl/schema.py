@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib.util
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,16 @@ from swarm.job import TrainJob
 
 MODEL_ENGINES: Final = {"fsdp": "dp", "fsdp2": "dp", "megatron": "megatron"}
 """verl's set of defaults for each strategy of the actor."""
+CLASS_SETTINGS: Final = (
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision",
+    "actor_rollout_ref.model.target_parameters",
+    "actor_rollout_ref.rollout.enable_sleep_mode",
+    "algorithm.gdpo_reward_keys",
+    "algorithm.gdpo_reward_weights",
+    "critic.fsdp.mixed_precision",
+)
+"""Settings that verl's classes have and its files do not mention, as far as they make sense here."""
 CLOSE_MATCHES = 3
 CLOSE_ENOUGH = 0.6
 
@@ -32,18 +41,18 @@ class VerlSchema:
     tree: DictConfig
 
     def knows(self, path: str) -> bool:
-        """Return whether verl reads a setting at this dotted path: from files, classes, or as free content."""
+        """Return whether verl reads a setting at this dotted path: from files, from the classes, or as free content."""
+        if any(path == known or path.startswith(f"{known}.") for known in CLASS_SETTINGS):
+            return True
         node: Any = self.tree
         parts = path.split(".")
         for depth, part in enumerate(parts):
-            if not OmegaConf.is_dict(node):
+            # Unlike the mapping itself, its keys contain those without a default.
+            if not OmegaConf.is_dict(node) or part not in node.keys():  # noqa: SIM118
                 return False
-            if part in node:
-                node = node._get_node(part)
-                if _is_free(node) and depth + 1 < len(parts):
-                    return True
-                continue
-            return self._class_has(node, parts[depth:])
+            node = node._get_node(part)
+            if _is_free(node) and depth + 1 < len(parts):
+                return True
         return True
 
     def default(self, path: str) -> Any:
@@ -72,15 +81,6 @@ class VerlSchema:
     @cached_property
     def _paths(self) -> list[str]:
         return [path for path in _leaves(self.tree, "") if not path.endswith("_target_")]
-
-    @cached_property
-    def _fields(self) -> Mapping[str, frozenset[str]]:
-        return _read_dataclass_fields(_package_directory())
-
-    def _class_has(self, node: Any, rest: list[str]) -> bool:
-        """Return whether the class that a section is made into has a field of that name."""
-        target = OmegaConf.select(node, "_target_", default=None)
-        return isinstance(target, str) and rest[0] in self._fields.get(target.rsplit(".", 1)[-1], frozenset())
 
 
 @cache
@@ -116,27 +116,6 @@ def _leaves(node: Any, prefix: str) -> Iterator[str]:
             yield from _leaves(child, path)
         else:
             yield path
-
-
-def _read_dataclass_fields(package: Path) -> dict[str, frozenset[str]]:
-    """Return class name -> names of annotated fields, inherited ones too, of verl's configuration classes."""
-    own: dict[str, tuple[set[str], list[str]]] = {}
-    files = [*sorted((package / "workers" / "config").glob("*.py")), *sorted((package / "trainer/config").glob("*.py"))]
-    for file in files:
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                fields = {
-                    line.target.id
-                    for line in node.body
-                    if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
-                }
-                own[node.name] = fields, [base.id for base in node.bases if isinstance(base, ast.Name)]
-
-    def with_inherited(name: str) -> set[str]:
-        fields, bases = own.get(name, (set[str](), list[str]()))
-        return fields.union(*(with_inherited(base) for base in bases))
-
-    return {name: frozenset(with_inherited(name)) for name in own}
 
 
 PASSED: Final[Mapping[str, str]] = {

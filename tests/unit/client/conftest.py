@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socketserver
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,12 +58,6 @@ def swarm_double(scripted: ScriptedServer, canned: type[Canned]) -> Any:
 
     scripted.next_answer = answer
     return scripted
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
-        return server.server_address[1]
 
 
 @pytest.fixture

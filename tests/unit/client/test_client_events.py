@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from server_processes import free_port
 
 from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.client.events import EventFeed
@@ -87,8 +88,8 @@ def test_a_refused_stream_raises_what_the_server_says(scripted: Any, refusal: An
             next(client.events())
 
 
-def test_an_unknown_address_is_reported_at_once(free_port: int) -> None:
-    with SwarmClient(f"http://127.0.0.1:{free_port}") as client, pytest.raises(ServerUnreachable):
+def test_an_unknown_address_is_reported_at_once() -> None:
+    with SwarmClient(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(ServerUnreachable):
         next(client.events())
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from client_answers import BEGUN, ENDED
+from server_processes import free_port
 
 from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.client.exchange import FIRST_PAUSE_S, Server, unreachable
@@ -113,8 +114,8 @@ def test_answer_of_something_else_names_the_address(scripted: Any, client: Any, 
         client.job()
 
 
-def test_server_that_never_answered_is_reported_at_once(free_port: int) -> None:
-    url = f"http://127.0.0.1:{free_port}"
+def test_server_that_never_answered_is_reported_at_once() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
     # Were it waited for, this test would run into its own limit.
     with SwarmClient(url, timeout=600) as client, pytest.raises(ServerUnreachable, match=url):
         client.status()
@@ -172,6 +173,7 @@ def test_credentials_go_through_the_address_that_the_client_uses(scripted: Any, 
         _, credentials = client.begin_episode()
     base_url = f"{scripted.url}/team/a/v1"
     assert credentials.base_url == base_url
+    assert credentials.path_base_url == f"{scripted.url}/team/a/e/secret/v1"
     assert scripted.heard[0].path == "/team/a/v1/swarm/episodes/begin"
     assert credentials.env() == {
         "OPENAI_BASE_URL": base_url,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from client_answers import BEGUN, ENDED
+from server_processes import free_port
 
 from swarm.client import SwarmClient
 from swarm.errors import ServerUnreachable
@@ -65,8 +66,8 @@ def test_an_end_waits_longer_than_other_calls(scripted: Any, canned: Any) -> Non
         scripted.start()
 
 
-def test_a_begin_waits_even_for_a_server_that_never_answered(free_port: int) -> None:
+def test_a_begin_waits_even_for_a_server_that_never_answered() -> None:
     started_at = time.monotonic()
-    with SwarmClient(f"http://127.0.0.1:{free_port}") as client, pytest.raises(ServerUnreachable):
+    with SwarmClient(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(ServerUnreachable):
         client.begin_episode(wait_timeout=0.7)
     assert time.monotonic() - started_at > 0.6

@@ -14,6 +14,7 @@ import pytest
 from client_answers import status_of
 from hypothesis import given
 from hypothesis import strategies as st
+from server_processes import free_port
 from waiting import wait_until
 
 from swarm import AsyncSwarmClient, SwarmClient, Throttler, run_episodes_until_all_complete
@@ -182,8 +183,8 @@ def test_waiting_costs_few_calls_however_many_wait(scripted: Any, canned: Any) -
             list(done)
 
 
-def test_a_server_that_is_away_stops_nobody(free_port: int) -> None:
-    with SwarmClient(f"http://127.0.0.1:{free_port}") as client, Throttler(client):
+def test_a_server_that_is_away_stops_nobody() -> None:
+    with SwarmClient(f"http://127.0.0.1:{free_port()}") as client, Throttler(client):
         pass
 
 

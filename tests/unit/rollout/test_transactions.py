@@ -6,13 +6,12 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from rollout_support import Stage, eventually, rolling
+from scripted_server import Canned, ScriptedServer
 
 from swarm.config import ServerConfig, base_url
 from swarm.errors import BadRequest, Conflict, EpisodeEnded, IdempotencyMismatch, JobInvalid
@@ -37,40 +36,11 @@ async def state_of(stage: Stage, episode_id: str) -> tuple[EpisodeState, str | N
     return row.state, row.outcome
 
 
-class Coordinator:
-    """A server that answers every inquiry the same."""
-
-    def __init__(self) -> None:
-        self.status, self.body, self.paths = 200, b'{"state":"pending"}', list[str]()
-        self.headers: dict[str, str] = {}
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                owner.paths.append(self.path)
-                self.send_response(owner.status)
-                for name, value in owner.headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(owner.body)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join(timeout=10)
-        self._server.server_close()
-
-
 @pytest.fixture
-def coordinator() -> Iterator[Coordinator]:
-    server = Coordinator()
+def coordinator() -> Iterator[ScriptedServer]:
+    """A server that answers every inquiry the same."""
+    server = ScriptedServer()
+    server.script(Canned(body={"state": "pending"}))
     yield server
     server.close()
 
@@ -157,21 +127,21 @@ async def test_an_abort_works_on_the_coordinator_and_ends_the_transaction(stage:
     [("committed", (EpisodeState.COMPLETED, None)), ("aborted", (EpisodeState.ABORTED, "transaction_aborted"))],
 )
 async def test_elsewhere_a_silent_clients_episode_does_as_its_coordinator_did(
-    stage: Stage, coordinator: Coordinator, answer: str, fate: tuple[EpisodeState, str | None]
+    stage: Stage, coordinator: ScriptedServer, answer: str, fate: tuple[EpisodeState, str | None]
 ) -> None:
     secret, episode = secrets.token_urlsafe(32), await stage.begin(lease_s=LEASE_S)
     await prepare(stage, episode.episode_id, secret, coordinator=coordinator.url)
-    await eventually(lambda: coordinator.paths)
-    assert set(coordinator.paths) == {f"/v1/swarm/transactions/{secret}"}
+    await eventually(lambda: coordinator.heard)
+    assert {heard.path for heard in coordinator.heard} == {f"/v1/swarm/transactions/{secret}"}
     assert await state_of(stage, episode.episode_id) == (EpisodeState.PREPARED, None)
     with pytest.raises(Conflict, match="on its coordinator"):
         await stage.episodes.abort(episode.episode_id, "impatient")
-    coordinator.body = f'{{"state":"{answer}"}}'.encode()
+    coordinator.script(Canned(body={"state": answer}))
     await eventually(lambda: not stage.episodes.running_views())
     assert await state_of(stage, episode.episode_id) == fate
 
 
-async def test_an_answer_that_is_none_decides_nothing(coordinator: Coordinator) -> None:
+async def test_an_answer_that_is_none_decides_nothing(coordinator: ScriptedServer) -> None:
     coordinator_client = CoordinatorClient()
     url = coordinator_client.url(coordinator.url, secrets.token_urlsafe(32))
     answers: list[tuple[int, bytes, dict[str, str]]] = [
@@ -180,9 +150,10 @@ async def test_an_answer_that_is_none_decides_nothing(coordinator: Coordinator) 
         (200, b'{"state":"maybe"}', {}),
         (200, b'{"state":"aborted"}' + b" " * 5000, {}),
     ]
-    for coordinator.status, coordinator.body, coordinator.headers in answers:
+    for answer in answers:
+        coordinator.script(Canned(*answer))
         assert await coordinator_client.ask(url) is None
-    assert all(path in url for path in coordinator.paths)
+    assert all(heard.path in url for heard in coordinator.heard)
     assert await CoordinatorClient().ask("http://127.0.0.1:9/v1/swarm/transactions/x") is None
     await coordinator_client.close()
 

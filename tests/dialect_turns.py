@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from turns import plain_turn
+
 from swarm.rollout.deduplication import CallEvent, Closed, Completion, Opened, Piece
 from swarm.rollout.model_request import ModelRequest
 from swarm.tracker.reply import ReplyStream
@@ -40,11 +42,10 @@ def recorded_turn(
 ) -> Turn:
     """A turn of one prompt of the call. The logprobs begin at `first_logprob` and change by `step` with each token."""
     prompt = call.prompts[choice // call.choices]
-    return Turn(
-        episode_id="episode",
-        index=index,
-        prompt_ids=tuple(prompt_ids),
-        output_ids_T=tuple(output_ids),
+    return plain_turn(
+        index,
+        prompt_ids,
+        output_ids,
         logprobs_T=tuple(first_logprob + step * place for place in range(len(output_ids))),
         weight_versions_T=(0,) * len(output_ids),
         finish_reason=finish,
@@ -52,10 +53,7 @@ def recorded_turn(
         messages=getattr(prompt, "messages", ()),
         reply=reply,
         tools=getattr(prompt, "tools", ()),
-        parent=None,
         fork_reason=None,
-        started_at=0.0,
-        ended_at=1.0,
         choice=choice,
         call_id=call_id,
     )

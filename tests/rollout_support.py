@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from turns import plain_turn
+
 from swarm.batch import BatchPool
 from swarm.batch.policy import BatchPolicy
 from swarm.job import TrainJob
@@ -20,7 +22,7 @@ from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import SamplerInfo
 from swarm.schemas import BeginEpisodeRequest, EndEpisodeRequest, EngineState
-from swarm.types import FinishReason, ForkReason, SamplingParams, Turn
+from swarm.types import ForkReason, SamplingParams, Turn
 
 INFO = SamplerInfo(model="fake", tokenizer_path="", context_length=64, parameters=0, device="none")
 
@@ -79,24 +81,18 @@ class Stage:
 def sampled_turn(episode_id: str, index: int, **changes: Any) -> Turn:
     fields: dict[str, Any] = {
         "episode_id": episode_id,
-        "index": index,
         "prompt_ids": (1, 2, 10 + index),
-        "output_ids_T": (4, 5),
+        "output_ids": (4, 5),
         "logprobs_T": (-0.5, -0.25),
         "weight_versions_T": (0, 0),
-        "finish_reason": FinishReason.STOP,
         "params": SamplingParams(max_tokens=8),
         "messages": ({"role": "user", "content": f"turn {index}"},),
         "reply": {"role": "assistant", "content": "ho"},
-        "tools": (),
-        "parent": None,
         "fork_reason": ForkReason.NEW_CONVERSATION,
-        "started_at": 1.0,
-        "ended_at": 2.0,
         "call_id": f"call-{index}",
         "request_sha256": f"request-{index}",
     }
-    return Turn(**{**fields, **changes})
+    return plain_turn(index, **{**fields, **changes})
 
 
 @contextlib.asynccontextmanager

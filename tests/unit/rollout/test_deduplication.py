@@ -37,7 +37,7 @@ REPLY = {
 def turn(**changes: Any) -> Turn:
     fields: dict[str, Any] = {
         "prompt_ids": (1, 2),
-        "output_ids_T": (3, 4),
+        "output_ids": (3, 4),
         "reply": REPLY,
         "fork_reason": None,
         "started_at": 7.0,

@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from swarm.processes.child import (
     Child,
@@ -61,13 +60,6 @@ time.sleep(600)
 """
 
 
-def _wait(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
-
-
 def _start(home: Path, code: str) -> Child:
     return Child([sys.executable, "-c", code], env=child_environment(), cwd=home, out=home / "out", errors=home / "err")
 
@@ -87,29 +79,29 @@ def test_stop_ends_a_child_with_all_it_started(tmp_path: Path) -> None:
         "print(p.pid, flush=True); time.sleep(600)"
     )
     child = _start(tmp_path, code)
-    _wait(lambda: tail(tmp_path / "out").isdigit())
+    wait_until(lambda: tail(tmp_path / "out").isdigit())
     grandchild = int(tail(tmp_path / "out"))
 
     child.stop()
 
     assert child.poll() is not None
-    _wait(lambda: process_start(grandchild) is None)
+    wait_until(lambda: process_start(grandchild) is None)
 
 
 @pytest.mark.parametrize("victim", ["parent", "supervisor"])
 def test_kill_9_of_parent_or_supervisor_leaves_no_orphan(tmp_path: Path, victim: str) -> None:
     parent = subprocess.Popen([sys.executable, "-c", SPAWNER, str(tmp_path)])
     try:
-        _wait(lambda: (tmp_path / "supervisor").exists() and tail(tmp_path / "out").isdigit())
+        wait_until(lambda: (tmp_path / "supervisor").exists() and tail(tmp_path / "out").isdigit())
         supervisor = int((tmp_path / "supervisor").read_text().split()[0])
         command = int(tail(tmp_path / "out"))
         assert process_start(command) is not None
 
         os.kill(parent.pid if victim == "parent" else supervisor, signal.SIGKILL)
 
-        _wait(lambda: process_start(command) is None)
+        wait_until(lambda: process_start(command) is None)
         if victim == "parent":
-            _wait(lambda: process_start(supervisor) is None)
+            wait_until(lambda: process_start(supervisor) is None)
     finally:
         parent.kill()
         parent.wait(10)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from swarm.errors import BadRequest, SandboxUnavailable
 from swarm.sandbox.sandbox import GuestLimits, Sandbox, candidates, choose_sandbox, plain_command, probe
@@ -309,10 +310,7 @@ def test_ending_the_command_ends_everything_inside(sandbox, server, tmp_path, si
         getattr(process, signal)()
         process.wait(20)
     command.cleanup()
-    deadline = time.monotonic() + 60
-    while running_with(marker) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not running_with(marker)
+    wait_until(lambda: not running_with(marker))
 
 
 @needs_bwrap

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -104,16 +103,13 @@ def test_the_last_call_is_cut_where_the_tokens_of_an_episode_end_and_the_next_on
 
 
 def test_calls_at_once_cannot_spend_more_than_the_episode_has(http: httpx.Client) -> None:
-    episode, replies = begin(http, **EVAL, max_tokens=40, max_calls=6), []
+    episode = begin(http, **EVAL, max_tokens=40, max_calls=6)
 
-    def ask(number: int) -> None:
-        replies.append(post(http, episode, f"Hello {number}", max_tokens=16, ignore_eos=True).status_code)
+    def ask(number: int) -> int:
+        return post(http, episode, f"Hello {number}", max_tokens=16, ignore_eos=True).status_code
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(12) as pool:
+        replies = list(pool.map(ask, range(12)))
     usage = end(http, episode, task_id="t", reward=1.0)["usage"]
     assert set(replies) == {200, 403}
     assert usage["sampled_tokens"] <= 40

@@ -129,19 +129,3 @@ def serving(home: Path | str, *words: str, prefix: Sequence[str] = (), **popen: 
                 yield Serving(process, http, announced)
         finally:
             process.kill()
-
-
-class BlackHole:
-    """An address that accepts connections and never says a word, as a host behind a broken network does."""
-
-    def __init__(self) -> None:
-        self._listener = socket.socket()
-        self._listener.bind(("127.0.0.1", 0))
-        self._listener.listen(512)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def close(self) -> None:
-        self._listener.close()

@@ -38,7 +38,7 @@ class Injector:
     A fault that finds nothing to hit is not counted. One that lasts, such as a full disk, goes on beside the next ones.
     """
 
-    def __init__(self, deployment: Deployment, seed: int, count: int, mean_pause_s: float, *, kills_only: bool) -> None:
+    def __init__(self, deployment: Deployment, seed: int, count: int, mean_pause_s: float) -> None:
         self.hits: list[str] = []
         self._deployment = deployment
         self._count = count
@@ -51,17 +51,14 @@ class Injector:
             "server killed": (9, self._kill_server),
             "program killed": (9, lambda chance: self._kill_one_of(PROGRAM, chance)),
             "environment killed": (8, lambda chance: self._kill_one_of(ENVIRONMENT, chance)),
+            "language model failed": (8, self._fail_model),
+            "database locked": (3, lambda _: self._lock_database()),
         }
-        if not kills_only:
-            self._kinds |= {
-                "language model failed": (8, self._fail_model),
-                "database locked": (3, lambda _: self._lock_database()),
-            }
-            # A small disk needs the right to mount, and a clock that jumps needs a C compiler.
-            if deployment.disk.is_mounted:
-                self._kinds["disk full"] = (4, self._fill_disk)
-            if deployment.clocks:
-                self._kinds["clock jumped"] = (4, self._move_clock)
+        # A small disk needs the right to mount, and a clock that jumps needs a C compiler.
+        if deployment.disk.is_mounted:
+            self._kinds["disk full"] = (4, self._fill_disk)
+        if deployment.clocks:
+            self._kinds["clock jumped"] = (4, self._move_clock)
         self._thread = threading.Thread(target=self._run, name="faults", daemon=True)
 
     def start(self) -> None:

@@ -28,19 +28,9 @@ def test_study_under_random_faults_comes_out_as_without_them(tmp_path: Path) -> 
     # A slow machine gets fewer faults a minute.
     pause_s = SPREAD * (time.monotonic() - began) / FAULTS
     with Deployment(tmp_path / "attacked", STUDY, is_hostile=True) as attacked:
-        injector = Injector(attacked, SEED, FAULTS, pause_s, kills_only=False)
+        injector = Injector(attacked, SEED, FAULTS, pause_s)
         injector.start()
         attacked.researcher.wait(STUDY_LIMIT_S)
         injector.join()
         assert check(attacked, STUDY.runs) == without
     assert len(injector.hits) >= FAULTS, injector.hits
-
-
-def test_an_unattended_study_outlives_random_kills(tmp_path: Path) -> None:
-    with Deployment(tmp_path / "killed", STUDY, is_hostile=True) as killed:
-        injector = Injector(killed, SEED, count=600, mean_pause_s=3.0, kills_only=True)
-        injector.start()
-        killed.researcher.wait(STUDY_LIMIT_S)
-        injector.join()
-        check(killed, STUDY.runs)
-    assert injector.hits

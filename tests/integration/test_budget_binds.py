@@ -96,18 +96,6 @@ def test_spent_gpu_hours_stop_the_run_under_way_which_is_no_failure_of_its_arm(s
     assert store.sum_budget(study_id)[BudgetKind.RUNS] == 2
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_study_without_time_launches_nothing_and_goes_on_when_it_gets_some(store, urls, tmp_path):
-    study_id = begin(store, urls, max_hours=1e-9)
-
-    assert work_on(store, study_id, tmp_path).study.status is StudyStatus.FAILED
-    assert store.list_runs(study_id=study_id) == []
-
-    assert work_on(store, study_id, tmp_path, budget={"max_hours": 100.0}).study.status is StudyStatus.FINISHED
-    assert finished(store, study_id) == 2
-
-
 def test_status_shows_what_is_spent_of_each_budget_and_resume_refuses_less(store, urls, tmp_path):
     study_id = begin(store, urls, max_runs=8, max_hours=2.5, max_gpu_hours=4)
     store.charge_budget(study_id, BudgetKind.RUNS, 3, "three")

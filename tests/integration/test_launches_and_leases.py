@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -45,27 +43,6 @@ def test_launch_sent_again_starts_nothing_and_tells_what_became_of_the_run(start
         replaced = client.find_launch("s/a/0/1")
         assert replaced is not None and (replaced.outcome, replaced.step, replaced.total_steps) == ("replaced", 0, 3)
         assert _launches(client) == {"s/a/0/1": 1, "s/b/0/1": 1}
-
-
-def test_lease_of_next_to_no_time_is_given_and_over_at_once(start_server: Callable[..., Any]) -> None:
-    with SwarmClient(start_server().url) as client:
-        assert client.take_lease(_lease("a", ttl_s=5e-324)).fence == 1
-        assert client.take_lease(_lease("b")).fence == 2
-
-
-def test_launch_is_known_to_a_server_that_was_killed(
-    server_process: Callable[..., ServerProcess], start_server: Callable[..., Any]
-) -> None:
-    server = server_process()
-    with SwarmClient(server.url) as client:
-        client.launch("s/a/0/1", JOB)
-
-    server.kill()
-    start_server(home=server.home, port=server.port)
-
-    with SwarmClient(server.url) as client:
-        assert client.launch("s/a/0/1", JOB).outcome == "running"
-        assert _launches(client) == {"s/a/0/1": 1}
 
 
 def _launches(client: SwarmClient) -> dict[str, int]:
@@ -115,21 +92,23 @@ def test_holder_that_is_known_to_be_gone_is_replaced_at_once(start_server: Calla
             client.take_lease(_lease("two", replaces=old))
 
 
-def test_lease_outlives_the_process_of_the_server(
+def test_lease_and_launch_outlive_the_process_of_the_server(
     server_process: Callable[..., ServerProcess], start_server: Callable[..., Any]
 ) -> None:
     server = server_process()
     with SwarmClient(server.url) as client:
         fence = client.take_lease(_lease("one")).fence
+        client.launch("s/a/0/1", JOB)
 
-    os.kill(server.pid, signal.SIGKILL)
-    server.wait()
+    server.kill()
     start_server(home=server.home, port=server.port)
 
     with SwarmClient(server.url) as client:
         with pytest.raises(ServerLeased, match="study one"):
             client.take_lease(_lease("two"))
         assert client.take_lease(_lease("one")).fence == fence
+        assert client.launch("s/a/0/1", JOB).outcome == "running"
+        assert _launches(client) == {"s/a/0/1": 1}
     with closing(sqlite3.connect(server.home / "ledger.db")) as ledger:
         assert ledger.execute("SELECT study_id, ended_at FROM leases").fetchall() == [("one", None)]
 

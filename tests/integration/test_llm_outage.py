@@ -22,6 +22,7 @@ from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
 
 TOPIC = "learning rate 1e-3 or 1e-2 on reversal at equal steps"
+KEY = "sk-canary-7d1e5b90a3c246f8"
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def begin(
     store: ExperimentStore, model: ReplyServer, monkeypatch: pytest.MonkeyPatch, start_server: Callable[..., Any]
 ) -> Callable[..., str]:
     """Creates a study of one run per arm; its pauses are hundredths of seconds."""
-    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_BASE_URL", model.url)
     monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(backoff, "LONGEST_PAUSE_S", 0.05)
@@ -78,6 +79,10 @@ def test_study_waits_through_failures_of_every_sort_and_finishes(store, model, b
     assert seen.count("llm.waiting") == 7 and seen.count("llm.answering") == 1
     assert store.sum_llm_usage(study_id).failed_calls >= 7
     assert {run.status for run in store.list_runs(study_id=study_id)} == {RunStatus.FINISHED}
+    assert authors(store, study_id) == (["llm:recorded-model"], ["llm:recorded-model"])
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "report.html" for path in files)
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
 
 
 def test_answers_that_no_repair_mends_are_an_outage_too(store, model, begin, tmp_path):
@@ -114,19 +119,6 @@ def test_model_that_stays_away_pauses_the_study_and_resume_goes_on(store, model,
     assert work_on(store, study_id, tmp_path).study.status is StudyStatus.FINISHED
     assert store.list_runs(study_id=study_id) == runs
     assert authors(store, study_id) == (["llm:recorded-model"], ["llm:recorded-model"])
-
-
-@pytest.mark.slow
-def test_hybrid_lets_rules_decide_while_the_model_is_down_and_asks_it_the_next_question(store, model, begin, tmp_path):
-    model.down = {"plan", "decide"}
-    study_id = begin(planner="hybrid", llm_patience=0)
-
-    assert work_on(store, study_id, tmp_path).study.status is StudyStatus.FINISHED
-
-    assert authors(store, study_id) == (["rules"], ["rules"])
-    assert [model.asked[kind] > 0 for kind in ("frame", "interpret", "write_program")] == [True, True, False]
-    assert {item.is_baseline for item in store.list_experiments(study_id)} == {True, False}
-    assert kinds(store, study_id).count("rules.answered") == 2
 
 
 def test_topic_that_rules_cannot_read_is_not_studied_by_them(store, begin, tmp_path, monkeypatch):

@@ -10,19 +10,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from server_processes import BlackHole, ServerProcess
+from server_processes import ServerProcess
 from simulated_study import reports_without_images
 from slow_samplers import Pace
 from typer.testing import CliRunner
 
 from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.cli import app
-from researcher.errors import ServerProblem
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.loop.session import work_on
 from researcher.study.requests import create_study
@@ -119,20 +117,6 @@ def _check_launches(study: StudyAtWork, urls: Sequence[str]) -> None:
     assert {run.idempotency_key for run in finished} <= set(launches)
 
 
-@pytest.mark.slow
-def test_server_that_is_a_black_hole_from_the_start_costs_nothing(
-    server_process: MakeServer, at_work: Callable[[Sequence[str]], StudyAtWork]
-) -> None:
-    there = server_process()
-    with closing(BlackHole()) as away:
-        study = at_work([away.url, there.url])
-        study.await_end()
-        study.check()
-        assert f"Server {away.url} is out" in study.story()
-    _check_launches(study, [there.url])
-    assert {run.server_url for run in study.store.list_runs(study_id=study.study_id)} == {there.url}
-
-
 @pytest.mark.parametrize(
     ("kind", "count", "seeds"),
     [
@@ -222,26 +206,6 @@ def test_score_whose_only_checkpoint_is_lost_with_its_server_is_given_up_by_name
     [report] = tmp_path.glob("studies/*/report/report.md")
     said = re.search(r"(\d) of the 4 runs to be tested have no test score", report.read_text())
     assert (int(said[1]) if said else 0) in ({len(lost)} if scored else {0})
-
-
-@pytest.mark.slow
-def test_study_that_may_not_wait_ends_with_its_reason_and_is_taken_up_again(
-    server_process: MakeServer, tmp_path: Path
-) -> None:
-    server = server_process(is_running=False)
-    settings = StudySettings(
-        engine="fake", steps=2, seeds=1, eval_episodes=4, servers=(server.url,), max_outage_hours=1e-9
-    )
-    with open_store(tmp_path / "research.db") as store:
-        study = create_study(store, TOPIC, settings)
-        with pytest.raises(ServerProblem, match="no server has answered"):
-            work_on(store, study.id, tmp_path)
-        ended = store.get_study(study.id)
-        assert ended.status is StudyStatus.FAILED and "resume the study" in (ended.status_reason or "")
-
-        server.start()
-
-        assert work_on(store, study.id, tmp_path).study.status is StudyStatus.FINISHED
 
 
 FLAGS = ["--planner", "rules", "--engine", "fake", "--seeds", "1", "--steps", "2"]

@@ -18,7 +18,7 @@ from waiting import wait_until
 from experiments_db import ExperimentStore, RunStatus, StoreUnavailable, StudyStatus, engine, open_store
 from researcher.execution import storage
 from researcher.loop.session import work_on
-from researcher.study.requests import ask_to_end, create_study
+from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings
 
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
@@ -68,61 +68,6 @@ def test_study_rests_while_its_database_is_locked_and_begins_no_run_twice(store,
     assert "store.waiting" in kinds(store, study_id)
     runs = store.list_runs(study_id=study_id)
     assert [(run.attempt, run.status) for run in runs] == [(1, RunStatus.FINISHED)] * 2
-
-
-@pytest.mark.slow
-def test_request_to_pause_that_comes_as_the_lock_goes_is_heard(store, study_id, tmp_path, caplog):
-    worker = threading.Thread(target=work_on, args=(store, study_id, tmp_path))
-    worker.start()
-    wait_until(lambda: "run.training" in kinds(store, study_id))
-    with locked(tmp_path / "research.db"):
-        wait_until(lambda: "waits until it can be stored" in caplog.text)
-    wait_until(lambda: _is_asked(store, study_id))
-    worker.join(PATIENCE_S)
-    assert not worker.is_alive()
-    assert store.get_study(study_id).status is StudyStatus.PAUSED
-
-
-@pytest.mark.slow
-def test_resume_of_a_paused_study_goes_on_once_its_database_is_free(store, study_id, tmp_path, caplog):
-    store.set_study_status(study_id, StudyStatus.RUNNING)
-    store.set_study_status(study_id, StudyStatus.PAUSED, "on request")
-    outcome: list[Any] = []
-    worker = threading.Thread(target=lambda: outcome.append(work_on(store, study_id, tmp_path)))
-    with locked(tmp_path / "research.db"):
-        worker.start()
-        wait_until(lambda: "waits until it can be stored" in caplog.text)
-    worker.join(PATIENCE_S)
-
-    assert outcome and outcome[0].study.status is StudyStatus.FINISHED
-
-
-def _is_asked(store: ExperimentStore, study_id: str) -> bool:
-    try:
-        ask_to_end(store, study_id, StudyStatus.PAUSED)
-    except StoreUnavailable:
-        return False
-    return True
-
-
-@pytest.mark.slow
-def test_study_rests_while_no_space_is_left(store, study_id, tmp_path, caplog):
-    free = [0]
-
-    def measure(_: Path) -> int:
-        if not free[0]:
-            raise OSError(28, "No space left on device")
-        return free[0]
-
-    outcome: list[Any] = []
-    worker = threading.Thread(target=lambda: outcome.append(work_on(store, study_id, tmp_path, measure_space=measure)))
-    worker.start()
-    wait_until(lambda: "waits until it can be stored" in caplog.text)
-    assert worker.is_alive() and not store.list_runs(study_id=study_id)
-    free[0] = 10**12
-    worker.join(PATIENCE_S)
-
-    assert outcome and outcome[0].study.status is StudyStatus.FINISHED
 
 
 def test_resume_waits_for_a_database_that_is_locked(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from process_support import is_running
 from typer.testing import CliRunner
 from waiting import wait_until
 
-from experiments_db import StudyStatus, open_store
 from researcher.cli import app
 
 TOPIC = "batch size 2 or 3 for tool use at equal steps"
@@ -75,28 +74,6 @@ def test_detached_study_works_in_a_session_of_its_own_and_is_watched_to_its_end(
     assert "answer: " in Path(begun["log"]).read_text()
 
 
-@pytest.mark.slow
-def test_detached_study_pauses_and_goes_on_in_another_process_of_its_own(researcher: Any) -> None:
-    begun = begin(researcher, *LONG)
-    study = begun["study"]
-    busy = researcher("resume", study, "--detach")
-
-    paused = researcher("pause", study, "--json")
-    wait_until(lambda: not is_running(begun["pid"]))
-
-    assert busy.returncode == 75 and len(busy.stderr.splitlines()) == 1 and study in busy.stderr
-    assert json.loads(paused.stdout) == {"study": study, "status": "paused"}
-    assert status_of(researcher, study)["study"]["status"] == "paused"
-    resumed = researcher("resume", study, "--detach", "--json")
-    assert resumed.returncode == 0, resumed.stderr
-    again = json.loads(resumed.stdout)
-    assert again["study"] == study and again["pid"] != begun["pid"]
-    stopped = researcher("stop", study, "--json")
-    wait_until(lambda: not is_running(again["pid"]))
-    assert json.loads(stopped.stdout) == {"study": study, "status": "stopped"}
-    assert status_of(researcher, study)["study"]["status"] == "stopped"
-
-
 @pytest.mark.parametrize(
     ("options", "code"),
     [(("--topic", ""), 2), (("--topic", TOPIC, "--servers", "http://127.0.0.1:9"), 5)],
@@ -110,16 +87,3 @@ def test_bad_input_of_a_detached_start_is_answered_in_the_foreground(
     assert done.exit_code == code
     assert done.stdout == "" and done.stderr
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.slow
-def test_detached_resume_of_a_finished_study_prints_what_it_found(researcher: Any, tmp_path: Path) -> None:
-    begun = begin(researcher, *SMALL)
-    wait_until(lambda: not is_running(begun["pid"]))
-    with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
-        assert store.get_study(begun["study"]).status is StudyStatus.FINISHED
-
-    done = researcher("resume", begun["study"], "--detach", "--json")
-
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["answer"]

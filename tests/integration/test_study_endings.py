@@ -28,12 +28,12 @@ PLAIN = "from swarm.program import answer_in_turn as agent\n"
 RAISING = "def agent(task, model, session):\n    raise ValueError('it cannot play')\n"
 SILENT = "def agent(task, model, session):\n    model.chat(session.messages)\n    return '?'\n"
 LATE = """
-import os, pathlib
+import pathlib
 seen = pathlib.Path({seen!r})
 def grade(task, transcript):
     seen.open('a').write('x')
     if seen.stat().st_size > {limit}:
-        {fails}
+        raise ValueError('the table is gone')
     return 0.0
 """
 
@@ -80,8 +80,6 @@ def open_own(own: Path) -> ExperimentStore:
     ("grader", "reason"),
     [
         ("return float('nan')", "the score nan: it must be a finite number"),
-        pytest.param("import time; time.sleep(3600)", "took longer than 1 s", marks=pytest.mark.slow),
-        pytest.param("import os; os._exit(7)", "its process died 5 times during the same call", marks=pytest.mark.slow),
         ("return float(transcript[-1]['content'][0] == 'x')", "an empty reply: .*IndexError"),
     ],
 )
@@ -91,8 +89,6 @@ def test_a_grader_that_fails_ends_the_study_before_a_server_starts_and_no_arm_is
     started: list[object] = []
     monkeypatch.setattr("researcher.servers.server_pool.ServerPool.start", started.append)
     (own / "longer" / "grade.py").write_text(f"def grade(task, transcript):\n    {grader}\n")
-    with (own / "longer" / "environment.toml").open("a") as options:
-        options.write("time_limit_s = 1\n")
 
     done = start(own, "plain", "silent")
 
@@ -106,12 +102,9 @@ def test_a_grader_that_fails_ends_the_study_before_a_server_starts_and_no_arm_is
         assert store.list_runs(study_id=shown["id"]) == [] and store.list_experiments(shown["id"]) == []
 
 
-@pytest.mark.parametrize(
-    "fails", ["raise ValueError('the table is gone')", pytest.param("os._exit(7)", marks=pytest.mark.slow)]
-)
-def test_an_environment_that_dies_on_the_way_ends_the_study_with_its_runs_unblamed(own: Path, fails: str) -> None:
+def test_an_environment_that_dies_on_the_way_ends_the_study_with_its_runs_unblamed(own: Path) -> None:
     # The looks before the study, the trial runs of check and some of the first score are graded.
-    late = LATE.format(seen=str(own / "seen"), limit=40, fails=fails)
+    late = LATE.format(seen=str(own / "seen"), limit=40)
     (own / "longer" / "grade.py").write_text(late)
 
     done = start(own, "plain", "silent")
@@ -123,22 +116,6 @@ def test_an_environment_that_dies_on_the_way_ends_the_study_with_its_runs_unblam
         [study] = store.list_studies()
         assert {arm.status for arm in store.list_experiments(study.id)} == {ExperimentStatus.READY}
         assert RunStatus.FAILED not in {run.status for run in store.list_runs(study_id=study.id)}
-
-
-def test_a_grader_that_fails_on_what_the_baseline_says_ends_the_study_with_that_reason(own: Path) -> None:
-    (own / "longer" / "grade.py").write_text(
-        "def grade(task, transcript):\n"
-        "    reply = transcript[-1]['content']\n"
-        "    if reply.strip() in (task['answer'], task['question'], ''):\n"
-        "        return 0.0\n"
-        "    raise KeyError(reply)\n"
-    )
-
-    done = start(own, "plain", "silent")
-
-    assert done.exit_code == 13, done.output
-    assert "the environment" in done.stderr and "KeyError" in done.stderr
-    assert status()["study"]["status"] == "failed"
 
 
 def test_a_study_in_which_no_program_plays_has_failed_and_resume_says_so_again(own: Path) -> None:

@@ -163,13 +163,6 @@ def test_the_agent_of_an_environments_folder_plays_where_no_program_is_named(own
     assert {item.mean for item in scores} == {1.0}
 
 
-def test_programs_that_are_the_same_are_no_comparison(own: Path) -> None:
-    shutil.copy("plain.py", "again.py")
-    done = start("--env", "longer", "--program", "plain.py", "--program", "again.py", "--job", "job.yaml", *SETTINGS)
-    assert done.exit_code == 2 and "plain and again are the same program" in done.stderr
-    assert not (own / "runs").exists()
-
-
 REFUSED = [
     (["--env", "nothing"], "--env: there is no environment 'nothing'"),
     (["--env", "longer", "--train-env", "nothing"], "--train-env: there is no environment 'nothing'"),

@@ -88,13 +88,6 @@ def test_an_answer_is_parsed_and_accepted(study: Study) -> None:
     assert study.events == ["planner.asked", "planner.answered"]
 
 
-def test_a_refused_answer_opens_the_same_question_again_with_the_objection(study: Study) -> None:
-    assert study.ask(study.answer("seven"), study.answer("7")) == 7
-
-    [question] = study.questions
-    assert question.objection == "'seven' is no number"
-
-
 def test_a_process_that_goes_on_asks_its_open_question_again_and_keeps_accepted_answers(study: Study) -> None:
     def text(mark: str) -> str:
         return f"{QUESTION}\n\nBEGIN DATA {mark}\nforeign\nEND DATA {mark}"

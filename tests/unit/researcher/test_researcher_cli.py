@@ -112,18 +112,6 @@ def test_unknown_study_exits_3_and_makes_no_database(home: Path, command: str) -
     assert not (home / "research.db").exists()
 
 
-def test_list_and_status_print_json(home: Path) -> None:
-    with open_store(home / "research.db") as store:
-        study = store.create_study(TOPIC, planner="rules")
-
-    listed = CliRunner().invoke(app, ["list", "--json"])
-    shown = CliRunner().invoke(app, ["status", "--json"])
-
-    assert [item["id"] for item in json.loads(listed.stdout)] == [study.id]
-    assert json.loads(shown.stdout)["study"]["topic"] == TOPIC
-    assert TOPIC in CliRunner().invoke(app, ["status", study.id]).stdout
-
-
 @pytest.mark.parametrize(("command", "status"), [("pause", StudyStatus.PAUSED), ("stop", StudyStatus.STOPPED)])
 def test_request_to_end_is_stored_where_the_worker_looks(home: Path, command: str, status: StudyStatus) -> None:
     with open_store(home / "research.db") as store:

@@ -97,13 +97,6 @@ def _nothing() -> None:
     pass
 
 
-def test_living_owner_keeps_others_out(store: ExperimentStore) -> None:
-    store.acquire_lease("study:s", "elsewhere:1:1", TTL_S)
-
-    with pytest.raises(StudyBusy, match="elsewhere"):
-        StudyLease(store, "s", on_beat=_nothing, on_lost=_nothing)
-
-
 def test_second_researcher_is_told_who_works_on_the_study(store: ExperimentStore, tmp_path: Path) -> None:
     study = store.create_study("batch size 2 or 3", planner="rules")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:

@@ -66,12 +66,6 @@ def test_a_study_that_is_over_shows_its_answer_and_its_whole_report(study: Simul
     assert (listed["study"], listed["status"], listed["go_on"]) == (study.study_id, "finished", None)
 
 
-@pytest.mark.parametrize("form", ["summary", "markdown"])
-def test_the_report_stays_closed_while_a_study_is_at_work(running: ExperimentStore, tools: Toolbox, form: str) -> None:
-    with pytest.raises(ToolRefused, match="not over"):
-        tools.call("report", {"form": form})
-
-
 def test_no_tool_shows_a_score_of_the_test_split_before_the_end(
     study: SimulatedStudy, running: ExperimentStore, tools: Toolbox
 ) -> None:

@@ -83,17 +83,7 @@ def test_notes_without_a_reader_or_a_folder_are_refused(folder: Path, planner: s
 
 def test_the_folder_of_a_command_is_stored_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = [
-        "start",
-        "--topic",
-        "lr 0.001 or 0.003 on reversal",
-        "--planner",
-        "llm",
-        "--model",
-        "m",
-        "--engine",
-        "fake",
-    ]
-    done = CliRunner().invoke(app, [*words, "--notes", "nowhere", "--home", str(tmp_path)])
+    words = ["--planner", "llm", "--model", "m", "--engine", "fake", "--notes", "nowhere"]
+    done = CliRunner().invoke(app, ["start", "--topic", "lr 1e-3 or 3e-3 on reversal", *words, "--home", str(tmp_path)])
     assert done.exit_code == 2
     assert f"--notes: {tmp_path / 'nowhere'} is no folder" in done.stderr

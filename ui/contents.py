@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments_db import (
     ArmFailure,
     BudgetKind,
     Experiment,
-    ExperimentStore,
     Finding,
     JsonObject,
     LLMUsage,
@@ -33,6 +32,9 @@ from experiments_db import (
     StudyStatus,
     read_search_arms,
 )
+
+if TYPE_CHECKING:
+    from experiments_db import ExperimentStore
 
 BASE, FINAL, TEST = "base", "final", "test"
 MINIMIZED = frozenset({"steps-to", "spread"})

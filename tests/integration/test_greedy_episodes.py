@@ -54,7 +54,7 @@ def test_each_group_of_each_batch_has_one_greedy_episode_though_every_seventh_at
     assert [each["batch/episodes"] for each in metrics] == [BATCH_SIZE * NUM_REPEAT] * BATCHES
 
 
-def test_a_call_of_a_greedy_episode_is_greedy_whatever_it_asks_for_and_says_so(start_server: Any) -> None:
+def test_a_call_of_a_greedy_episode_is_greedy_whatever_it_asks_for_and_its_task_is_named(start_server: Any) -> None:
     server = start_server(JOB)
     with SwarmClient(server.url) as client:
         greedy_id, greedy = client.begin_episode(task_id="t")
@@ -66,19 +66,10 @@ def test_a_call_of_a_greedy_episode_is_greedy_whatever_it_asks_for_and_says_so(s
         assert temperatures(client, greedy_id) == [0, 0]
         assert temperatures(client, other_id) == [0.7]
         assert [client.episode(each).episode.is_greedy for each in (greedy_id, other_id)] == [True, False]
-
-
-def test_an_eval_episode_is_never_greedy(start_server: Any) -> None:
-    with SwarmClient(start_server(JOB).url) as client:
-        _, credentials = client.begin_episode(episode_type="eval")
-        assert not credentials.is_greedy
-
-
-def test_a_train_episode_that_names_no_task_is_refused(start_server: Any) -> None:
-    with SwarmClient(start_server(JOB).url) as client, pytest.raises(BadRequest) as refused:
-        client.begin_episode()
-    assert refused.value.param == "task_id"
-    assert "name the task" in refused.value.message
+        assert not client.begin_episode(episode_type="eval")[1].is_greedy
+        with pytest.raises(BadRequest, match="name the task") as refused:
+            client.begin_episode()
+        assert refused.value.param == "task_id"
 
 
 @pytest.mark.slow

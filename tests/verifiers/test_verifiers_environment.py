@@ -93,18 +93,8 @@ def test_twenty_attempts_with_the_bundled_model_are_rewarded_in_the_servers_reco
 def test_a_model_is_trained_by_its_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_server: Any) -> None:
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text("engine: local\nbatch_size: 2\nnum_repeat: 2\ntotal_steps: 3\nlr: 1.0e-3\n")
-    words = [
-        *of_the_page("train"),
-        "--url",
-        start_server().url,
-        "--eval-episodes",
-        "4",
-        "--few-tasks",
-        "--workers",
-        "8",
-        "--json",
-    ]
-    done = CliRunner().invoke(app, words)
+    sizes = ["--eval-episodes", "4", "--few-tasks", "--workers", "8", "--json"]
+    done = CliRunner().invoke(app, [*of_the_page("train"), "--url", start_server().url, *sizes])
     assert done.exit_code == 0, done.output
     figures = json.loads(done.stdout)
     assert (figures["steps"], figures["failed_episodes"]) == (3, 0)

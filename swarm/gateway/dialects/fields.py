@@ -80,6 +80,11 @@ def refused(name: str, *neutral: object, note: str = "") -> dict[str, FieldRule]
     return {name: FieldRule(Handling.NEUTRAL_ONLY, neutral, note)}
 
 
+def never(*names: str) -> dict[str, FieldRule]:
+    """Return rules for fields that are refused with any value."""
+    return dict.fromkeys(names, FieldRule(Handling.NEUTRAL_ONLY))
+
+
 UNTRAINED_SAMPLING = eval_only(
     "top_p", "top_k", "min_p", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"
 )

@@ -20,6 +20,7 @@ from swarm.gateway.dialects.fields import (
     StrictBody,
     checked_body,
     honoured,
+    never,
     refused,
     unknown_fields,
 )
@@ -42,9 +43,7 @@ TOKENIZE_FIELDS: FieldTable = MappingProxyType(
     | honoured("return_token_strs")
     | refused("add_special_tokens", False, note="only the chat template adds special tokens")
     | refused("continue_final_message", False)
-    | refused("chat_template")
-    | refused("media_io_kwargs")
-    | refused("mm_processor_kwargs")
+    | never("chat_template", "media_io_kwargs", "mm_processor_kwargs")
 )
 """Every documented field of vLLM's tokenize."""
 

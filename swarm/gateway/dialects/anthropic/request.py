@@ -35,6 +35,7 @@ from swarm.gateway.dialects.fields import (
     honoured,
     json_schema_grammar,
     labels,
+    never,
     refused,
     shown,
     unknown_fields,
@@ -61,8 +62,7 @@ _PROMPT_FIELDS: FieldTable = MappingProxyType(
     | refused("speed", "standard")
     | refused("context_management", {"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]})
     | refused("mcp_servers", [])
-    | refused("compaction")
-    | refused("billing_policy")
+    | never("compaction", "billing_policy")
 )
 """The fields that both routes document."""
 
@@ -76,11 +76,9 @@ MESSAGE_FIELDS: FieldTable = MappingProxyType(
     | eval_only("top_p", "top_k")
     | labels("metadata", "diagnostics")
     | refused("service_tier", "auto", "standard_only")
-    | refused("container")
     | refused("inference_geo", "global")
     | refused("fallbacks", [])
-    | refused("fallback_credit_token")
-    | refused("thread")
+    | never("container", "fallback_credit_token", "thread")
 )
 """Every documented field of Anthropic's messages, betas and those of earlier versions included."""
 

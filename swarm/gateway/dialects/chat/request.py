@@ -22,6 +22,7 @@ from swarm.gateway.dialects.fields import (
     honoured,
     joined_text,
     labels,
+    never,
     refused,
     shown,
     unknown_fields,
@@ -55,15 +56,12 @@ CHAT_FIELDS: FieldTable = MappingProxyType(
     | refused("service_tier", "auto", "default")
     | refused("verbosity", "medium")
     | refused("modalities", ["text"])
-    | refused("audio")
-    | refused("web_search_options")
-    | refused("moderation")
     | refused("functions", [], note="send `tools`")
     | refused("function_call", "auto", "none", note="send `tool_choice`")
     | refused("add_generation_prompt", True)
     | refused("continue_final_message", False)
-    | refused("chat_template")
     | refused("echo", False)
+    | never("audio", "web_search_options", "moderation", "chat_template")
 )
 """Every documented field of OpenAI's chat completions, and those of vLLM's that clients send."""
 

@@ -19,6 +19,7 @@ from swarm.gateway.dialects.fields import (
     checked_body,
     honoured,
     labels,
+    never,
     refused,
     unknown_fields,
     unsupported,
@@ -52,25 +53,19 @@ COMPLETION_FIELDS: FieldTable = MappingProxyType(
     | refused("skip_special_tokens", True)
     | refused("spaces_between_special_tokens", True)
     | refused("include_stop_str_in_output", False)
-    | refused("truncate_prompt_tokens")
-    | refused("truncation_side")
     | refused("use_beam_search", False)
     | refused("length_penalty", 1)
-    | refused("allowed_token_ids")
     | refused("bad_words", [])
-    | refused("prompt_logprobs")
-    | refused("logprob_token_ids")
-    | refused("prompt_embeds")
     | refused("priority", 0)
     | refused("thinking_token_budget", -1)
-    | refused("repetition_detection")
     | refused("watermarking", False)
-    | refused("kv_transfer_params")
-    | refused("ec_transfer_params")
     | refused("routed_experts_prompt_start", 0)
     | refused("return_token_offsets", False)
     | refused("return_mm_kwargs", True)
     | refused("vllm_xargs", {})
+    | never("truncate_prompt_tokens", "truncation_side", "allowed_token_ids", "prompt_logprobs")
+    | never("logprob_token_ids", "prompt_embeds", "repetition_detection", "kv_transfer_params")
+    | never("ec_transfer_params")
 )
 """Every documented field of OpenAI's completions and of vLLM's."""
 

@@ -26,6 +26,7 @@ from swarm.gateway.dialects.fields import (
     json_object_grammar,
     json_schema_grammar,
     labels,
+    never,
     only,
     refused,
     shown,
@@ -73,13 +74,9 @@ RESPONSE_FIELDS: FieldTable = MappingProxyType(
     | refused("service_tier", "auto", "default")
     | refused("truncation", "disabled")
     | refused("background", False)
-    | refused("background_options")
     | refused("context_management", [])
     | refused("conversation", note="send `previous_response_id`")
-    | refused("prompt")
-    | refused("moderation")
-    | refused("access_programs")
-    | refused("image")
+    | never("background_options", "prompt", "moderation", "access_programs", "image")
 )
 """Every documented field of OpenAI's responses, and those of vLLM's that clients send."""
 

@@ -183,13 +183,13 @@ class Groups:
             group.given_up += is_final
             group.greedy -= episode.is_greedy
             del group.episodes[episode.episode_id]
-            _change(group.returns, compared_of(episode, self._policy), -1)
+            add_count(group.returns, compared_of(episode, self._policy), -1)
         self._count_episodes(episode.data_source, -1)
 
     def replace(self, group: WaitingGroup, present: FinishedEpisode, other: FinishedEpisode) -> None:
         """Replace the result of an episode in the group."""
         with self._changing(group):
-            _change(group.returns, compared_of(present, self._policy), -1)
+            add_count(group.returns, compared_of(present, self._policy), -1)
             group.returns[compared_of(other, self._policy)] += 1
             group.episodes[other.episode_id] = other
 
@@ -329,7 +329,7 @@ class Groups:
             count.trainable += sign * is_trainable
             count.tasks += sign * (is_done and is_trainable)
             if not is_done:
-                _change(count.open_places, self.places(group), sign)
+                add_count(count.open_places, self.places(group), sign)
         if sign > 0 and not is_done:
             self._unfinished[group] = None
             if not group.running:
@@ -346,10 +346,7 @@ class Groups:
             del self.sources[source]
 
     def _source(self, name: str) -> SourceCount:
-        count = self.sources.get(name)
-        if count is None:
-            count = self.sources[name] = SourceCount()
-        return count
+        return self.sources.setdefault(name, SourceCount())
 
     def _forget(self, group: WaitingGroup) -> None:
         groups = self._by_key[group.key]
@@ -359,7 +356,8 @@ class Groups:
             self._count_episodes(group.key[0], 0)
 
 
-def _change(counter: Counter[Countable], key: Countable, number: int) -> None:
+def add_count(counter: Counter[Countable], key: Countable, number: int) -> None:
+    """Change a count, and remove it once it is 0."""
     counter[key] += number
     if not counter[key]:
         del counter[key]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from swarm.batch.groups import GroupKey, Groups, Selection, SourceCount, WaitingGroup, assemble, key_of
+from swarm.batch.groups import GroupKey, Groups, Selection, SourceCount, WaitingGroup, add_count, assemble, key_of
 from swarm.batch.policy import (
     BatchPolicy,
     DroppedEpisode,
@@ -311,7 +311,7 @@ class BatchPool:
         if present is None:
             return False
         self._clients[episode.client_id] += 1
-        self._leave_client(present.client_id)
+        add_count(self._clients, present.client_id, -1)
         group = self._group_of.get(episode.episode_id)
         self._episodes[episode.episode_id] = episode
         if group is not None:
@@ -461,22 +461,16 @@ class BatchPool:
             self._group_of.update(self._groups.pack(key))
 
     def _free(self, place: Place) -> None:
-        for counter in (self._running, self._nameless) if place.group is None else (self._running,):
-            counter[place.data_source] -= 1
-            if not counter[place.data_source]:
-                del counter[place.data_source]
+        add_count(self._running, place.data_source, -1)
+        if place.group is None:
+            add_count(self._nameless, place.data_source, -1)
 
     def _forget(self, episode_id: str) -> None:
         episode = self._episodes.pop(episode_id)
         del self._spans[episode_id]
         self._group_of.pop(episode_id, None)
         self._late.discard(episode_id)
-        self._leave_client(episode.client_id)
-
-    def _leave_client(self, client_id: str) -> None:
-        self._clients[client_id] -= 1
-        if not self._clients[client_id]:
-            del self._clients[client_id]
+        add_count(self._clients, episode.client_id, -1)
 
     def _capacity_of(self, data_source: str) -> tuple[SourceCount, int, int, int]:
         """Return what counts towards the groups that may be begun where `data_source` belongs.

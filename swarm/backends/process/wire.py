@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from swarm.errors import EngineFailure, SwarmError, error_class
+from swarm.processes.child import claim_stdout
 from swarm.types import FinishReason, TokenDelta, TrainBatch
 
 LENGTH_BYTES = 8
@@ -144,20 +145,14 @@ def open_pipes(on_close: Callable[[Inbox], None]) -> tuple[Inbox, Callable[[Mess
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     inbox: Inbox = queue.SimpleQueue()
     threading.Thread(target=_read_input, args=(inbox, on_close), daemon=True).start()
-    return inbox, _claim_output()
-
-
-def _claim_output() -> Callable[[Message], None]:
-    """Reserve standard output for messages; output of libraries goes to standard error from now on."""
-    output = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    output = claim_stdout()
 
     def send(message: Message) -> None:
         data = memoryview(pack(message))
         while data:
-            data = data[os.write(output, data) :]
+            data = data[os.write(output.fileno(), data) :]
 
-    return send
+    return inbox, send
 
 
 def _read_input(inbox: Inbox, on_close: Callable[[Inbox], None]) -> None:

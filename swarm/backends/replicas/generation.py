@@ -83,8 +83,15 @@ Arrival = tuple[StreamPiece, int]
 class PieceStream:
     """Stream of one completion's pieces. Used from one asyncio event loop."""
 
-    def __init__(self, replica: int, arrived: Callable[[], int], over: Callable[[PieceStream], None]) -> None:
-        """Open a stream on a replica.
+    def __init__(
+        self,
+        replica: int,
+        server: SamplerServer,
+        request: SamplerRequest,
+        arrived: Callable[[], int],
+        over: Callable[[PieceStream], None],
+    ) -> None:
+        """Begin a completion on a replica.
 
         `arrived` is called with every piece and returns its version; `over` is called after the last piece.
         """
@@ -92,11 +99,8 @@ class PieceStream:
         self._arrived = arrived
         self._over = over
         self._inbox: asyncio.Queue[Arrival | SwarmError] = asyncio.Queue()
-        self._reader: asyncio.Task[None] | None = None
         self._error: SwarmError | None = None
         self._is_broken_off = False
-
-    def begin(self, server: SamplerServer, request: SamplerRequest) -> None:
         self._reader = asyncio.create_task(self._read(server, request))
 
     async def read(self) -> list[Arrival]:
@@ -127,8 +131,7 @@ class PieceStream:
     async def close(self) -> None:
         """Close the stream; the replica then aborts the completion."""
         self._break_off()
-        if self._reader is not None:
-            await asyncio.wait({self._reader})
+        await asyncio.wait({self._reader})
         self._over(self)
 
     def _break_off(self) -> bool:
@@ -137,7 +140,7 @@ class PieceStream:
         A second cancellation would keep the reader from closing its connection, and the replica would continue
         without a reader.
         """
-        if self._reader is None or self._reader.done() or self._is_broken_off:
+        if self._reader.done() or self._is_broken_off:
             return False
         self._is_broken_off = True
         self._reader.cancel()

@@ -119,10 +119,8 @@ class Replica:
 
     def open(self, request: SamplerRequest) -> PieceStream:
         """Begin a completion. Raise EngineLost if there is no process to begin it on."""
-        server = self._reached()
-        stream = PieceStream(self.index, self._note_arrival, self._streams.discard)
+        stream = PieceStream(self.index, self._reached(), request, self._note_arrival, self._streams.discard)
         self._streams.add(stream)
-        stream.begin(server, request)
         return stream
 
     def break_off(self, reason: str) -> None:

@@ -40,6 +40,7 @@ from swarm.backends.replicas.processes.launcher import (
     own_directory,
 )
 from swarm.errors import EngineFailure, SwarmError
+from swarm.processes.child import claim_stdout
 
 LOOK_INTERVAL_S: Final = 0.5
 PATIENCE_S: Final = 5.0
@@ -110,8 +111,7 @@ class _Closed(Exception):
 
 def main() -> int:
     # Ray prints logs to standard output, which here belong on standard error.
-    output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    output = claim_stdout()
     order = TypeAdapter(ReplicaOrder).validate_json(os.environ.pop(ORDER_VARIABLE))
     closed = threading.Event()
     threading.Thread(target=_await_close, args=(closed,), daemon=True).start()

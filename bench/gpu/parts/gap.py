@@ -7,7 +7,7 @@ import asyncio
 from bench.gpu.measurement import Measurement
 from bench.gpu.models import shapes, to_sample, write_model
 from bench.gpu.parts.sampling import local_engine, new_worker, random_prompts
-from swarm.backends.local.engine import LocalSampler
+from swarm.sampler import Sampler
 from swarm.types import FinishedEpisode, Group, SamplingParams, TrainBatch
 
 TASKS, REPEATS, COMPLETION_TOKENS = 4, 4, 64
@@ -38,7 +38,7 @@ async def _measure(measurement: Measurement) -> None:
         await worker.stop()
 
 
-async def sampled_batch(sampler: LocalSampler, vocabulary: int) -> TrainBatch:
+async def sampled_batch(sampler: Sampler, vocabulary: int) -> TrainBatch:
     """Return a batch of completions of random prompts, sampled at once, with alternating rewards."""
     prompts = random_prompts(vocabulary)
     drawn = [next(prompts) for _ in range(TASKS)]
@@ -49,7 +49,7 @@ async def sampled_batch(sampler: LocalSampler, vocabulary: int) -> TrainBatch:
     return TrainBatch(batch_id="batch", step=1, groups=tuple(groups))
 
 
-async def _play(sampler: LocalSampler, task: int, repeat: int, prompt: list[int]) -> FinishedEpisode:
+async def _play(sampler: Sampler, task: int, repeat: int, prompt: list[int]) -> FinishedEpisode:
     name = f"{task}-{repeat}"
     params = SamplingParams(max_tokens=COMPLETION_TOKENS, ignore_eos=True)
     deltas = [delta async for delta in sampler.generate(name, prompt, params)]

@@ -65,7 +65,7 @@ async def _measure(measurement: Measurement, python: Path) -> None:
             measurement.add("vLLM", "memory_freed_by_sleep", asleep - awake, "GiB")
         measurement.add("vLLM", "falling_asleep", median(slept), "s")
         measurement.add("vLLM", "waking", median(woke), "s")
-        report = await pair.trainer.train(await sampled_batch(pair.loaded, shape.vocabulary))
+        report = await pair.trainer.train(await sampled_batch(pair, shape.vocabulary))
         measurement.add("vLLM", "publishing_weights", report.metrics["timing_s/publish_weights"], "s")
         measurement.add("vLLM", "weight_version_after_a_step", float(report.weight_version.version), "")
     finally:

@@ -164,7 +164,7 @@ logger = logging.getLogger(__name__)
 
 TOLERANCE = 1e-3
 """Largest difference of log-probabilities. Attention to a wrong token differs by far more, rounding by far less."""
-TOLERANCE_HALF = 0.25
+TOLERANCE_HALF = 0.3
 PROBE_TRUNK, PROBE_SAMPLES = 64, 6
 """Tokens that all samples of the probe share, and their number: large enough for every kind of call along a tree."""
 FULL_ATTENTION = "full_attention"

@@ -1,12 +1,14 @@
-"""Records of a store with values that a test need not name: scores, findings and trainings."""
+"""Records of a store with values that a test need not name: runs, scores, findings and trainings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from experiments_db import RecordedTraining, Verdict
+from experiments_db import RecordedTraining, RunStatus, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from experiments_db import (
         DetailedEvaluation,
         Experiment,
@@ -25,6 +27,16 @@ def record_score(
         "stderr": 0.05, "evaluator_hash": "abc",
     }  # fmt: skip
     return store.record_evaluation(run.id, phase=phase, mean=mean, **(values | changes))
+
+
+def finish_run(store: ExperimentStore, arm: str, seed: int, scores: Mapping[str, float], **changes: Any) -> Run:
+    """Store a run of an arm from its launch to its end, with its mean scores by phase."""
+    run = store.claim_run(arm, seed, f"{arm}/{seed}", job={"total_steps": 30})
+    for status in (RunStatus.LAUNCHING, RunStatus.RUNNING):
+        store.update_run(run.id, status=status)
+    for phase, mean in scores.items():
+        record_score(store, run, phase, mean, **changes)
+    return store.update_run(run.id, status=RunStatus.FINISHED, exit_reason="done")
 
 
 def record_finding(store: ExperimentStore, study: Study, arm: Experiment, **changes: Any) -> Finding:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from simulated_study import BASELINE, SimulatedStudy, Simulation, reports_without_images
+from store_samples import record_finding
 from typer.testing import CliRunner
 
 from experiments_db import Author, Finding, Operator, StudyStatus, Verdict, open_store
@@ -128,11 +129,8 @@ def test_replication_of_a_program_of_a_language_model_runs_in_the_sandbox(study:
 def test_finding_that_decided_nothing_or_does_not_exist_is_not_replicated(study: SimulatedStudy) -> None:
     assert run(study, "replicate", "fi-nothing").exit_code == 3
     with open_store(study.database) as store:
-        inconclusive = store.record_finding(
-            study.study_id, iteration=7, experiment_id=study.arm(KEPT).id, baseline_id=study.arm(BASELINE).id,
-            metric="m", split="validation", effect=0.0, ci_low=-1.0, ci_high=1.0, confidence=0.95, p_value=1.0,
-            p_adjusted=1.0, verdict=Verdict.INCONCLUSIVE, method="by hand", run_ids=(), summary="s",
-            recipe=finding_on(study, KEPT).recipe,
-        )  # fmt: skip
+        changes = {"iteration": 7, "baseline_id": study.arm(BASELINE).id, "recipe": finding_on(study, KEPT).recipe}
+        arm, of_study = study.arm(KEPT), store.get_study(study.study_id)
+        inconclusive = record_finding(store, of_study, arm, verdict=Verdict.INCONCLUSIVE, **changes)
     refused = run(study, "replicate", inconclusive.id)
     assert refused.exit_code == 2 and "nothing to check" in refused.output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -12,14 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from experiments_db import RunStatus, open_store
-from researcher.cli import app
 from researcher.errors import RunRejected
 from researcher.evaluation.run_record import check_record, held_out_of, mark_begin
 from swarm import EpisodeType, SwarmClient, Task, TrainJob, WorkflowOutput
-from swarm.environments.scaffold import write_scaffold
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -139,46 +134,6 @@ def test_the_end_that_the_study_asked_for_is_no_reason_even_if_it_was_asked_for_
 def test_a_server_that_never_started_the_job_is_no_witness(server: SwarmClient) -> None:
     with pytest.raises(RunRejected, match="no record of the start of another"):
         mark_begin(server, {"experiment_name": "another"})
-
-
-PLAIN = "from swarm.program import answer_in_turn as agent\n"
-COMMANDS = """
-import httpx
-
-def agent(task, model, session):
-    root = model.base_url.partition("/v1")[0].partition("/e/")[0]
-    httpx.patch(f"{root}/v1/swarm/batch/policy", json={"drain_timeout_s": 7})
-    return model.chat(session.messages)
-"""
-
-
-@pytest.mark.slow
-def test_a_study_tells_why_a_run_was_rejected_and_does_not_try_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    write_scaffold(tmp_path / "longer")
-    (tmp_path / "plain.py").write_text(PLAIN)
-    (tmp_path / "commands.py").write_text(COMMANDS)
-    (tmp_path / "job.yaml").write_text("batch_size: 4\nnum_repeat: 2\n")
-    words = ["--program", "plain.py", "--program", "commands.py", "--env", "longer"]
-    settings = ["--engine", "fake", "--planner", "rules", "--seeds", "2", "--steps", "2", "--eval-episodes", "4"]
-    topic = ["start", "--topic", "Which program is better?"]
-    done = CliRunner().invoke(app, [*topic, *words, *settings, "--job", "job.yaml", "--json"])
-    assert done.exit_code == 0, done.output
-    result = json.loads(done.stdout)
-    with open_store(tmp_path / "runs" / "research.db") as store:
-        arms = {item.id: item.name for item in store.list_experiments(result["study"])}
-        runs = store.list_runs(study_id=result["study"])
-        scored = {evaluation.run_id for evaluation in store.list_evaluations(study_id=result["study"], phase="final")}
-    rejected = {run.id: run for run in runs if run.status is RunStatus.FAILED}
-    assert {arms[run.experiment_id] for run in rejected.values()} == {"commands"}
-    assert {arms[run.experiment_id] for run in runs if run.id in scored} == {"plain"}
-    assert all(run.attempt == 1 and (run.diagnosis or {})["kind"] == "rejected" for run in rejected.values())
-    assert all("the settings of the job were changed" in (run.exit_reason or "") for run in rejected.values())
-    report = next((tmp_path / "runs").rglob("report.md")).read_text()
-    assert "the settings of the job were changed" in report
 
 
 def test_episodes_of_earlier_runs_are_no_reason_whatever_their_times(server: SwarmClient, tmp_path: Path) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from simulated_study import reports_without_images
-from waiting import wait_until
+from waiting import locked, wait_until
 
 from experiments_db import ExperimentStore, RunStatus, StoreUnavailable, StudyStatus, engine, open_store
 from researcher.execution import storage
@@ -34,14 +32,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Experimen
     monkeypatch.setattr(storage, "LONGEST_PAUSE_S", 0.2)
     with reports_without_images(), open_store(tmp_path / "research.db") as opened:
         yield opened
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as connection:
-        connection.execute("BEGIN EXCLUSIVE")
-        yield
-        connection.execute("ROLLBACK")
 
 
 def kinds(store: ExperimentStore, study_id: str) -> list[str]:

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from store_samples import finish_run
 
-from experiments_db import ExperimentStatus, ExperimentStore, Finding, RunStatus, Verdict
+from experiments_db import ExperimentStatus, ExperimentStore, Finding, Verdict
 from researcher.charter import Charter
 from researcher.judge import Family, judge
 from researcher.judge.samples import ScoredRun
@@ -70,15 +71,9 @@ def train(deps: Deps, truth: Mapping[str, float], chance: random.Random) -> None
     charter = deps.log.charter()
     for trial in open_trials(deps, first_state(deps.study_id)):
         score = min(1.0, max(0.0, chance.gauss(truth[trial.experiment.name], SPREAD)))
-        run = deps.store.claim_run(trial.experiment.id, trial.seed, f"{trial.experiment.id}/{trial.seed}")
-        for status in (RunStatus.LAUNCHING, RunStatus.RUNNING):
-            deps.store.update_run(run.id, status=status)
-        for phase, mean in (("base", 0.2), ("final", score)):
-            deps.store.record_evaluation(
-                run.id, phase=phase, split="validation", metric="m", weight_version=1, episodes=charter.eval_episodes,
-                successes=0, mean=mean, stderr=math.sqrt(mean * (1 - mean) / charter.eval_episodes), evaluator_hash="e",
-            )  # fmt: skip
-        deps.store.update_run(run.id, status=RunStatus.FINISHED)
+        noise = math.sqrt(score * (1 - score) / charter.eval_episodes)
+        scores = {"base": 0.2, "final": score}
+        finish_run(deps.store, trial.experiment.id, trial.seed, scores, episodes=charter.eval_episodes, stderr=noise)
 
 
 def carry_out(deps: Deps, truth: Mapping[str, float], chance: random.Random) -> Deps:

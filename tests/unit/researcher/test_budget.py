@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from waiting import SetClock
 
 from experiments_db import BudgetKind, ExperimentStore, StudyStatus
 from researcher.charter import Budget
@@ -12,14 +13,6 @@ from researcher.record.budget import BudgetLedger
 from researcher.study.continuation import change_budget
 from researcher.study.ending import REPORTED, WORKING, is_over
 from researcher.study.settings import StudySettings
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -58,7 +51,7 @@ def test_the_same_charge_again_counts_once(store, study_id):
 
 
 def test_wall_clock_adds_up_over_restarts_without_the_time_between(store, study_id):
-    clock = Clock()
+    clock = SetClock()
     first = BudgetLedger(store, study_id, Budget(max_wall_s=60), clock=clock)
     clock.now += 40
     first.charge_time()
@@ -90,7 +83,7 @@ def test_money_is_bounded(store, study_id):
 
 
 def test_run_costs_time_and_gpu_hours_from_its_launch_on(store, study_id):
-    clock = Clock()
+    clock = SetClock()
     ledger = BudgetLedger(store, study_id, Budget(max_gpu_hours=2.0), clock=clock)
     ledger.begin_run("run-a", gpus=4)
     clock.now += 1799
@@ -103,7 +96,7 @@ def test_run_costs_time_and_gpu_hours_from_its_launch_on(store, study_id):
 
 
 def test_what_is_spent_is_known_without_being_charged_and_charged_only_once(store, study_id):
-    clock = Clock()
+    clock = SetClock()
     ledger = BudgetLedger(store, study_id, Budget(), clock=clock)
     run = _claim_run(store, study_id)
     ledger.begin_run(run, gpus=1)
@@ -124,7 +117,7 @@ def test_what_is_spent_is_known_without_being_charged_and_charged_only_once(stor
 
 
 def test_run_that_another_process_takes_up_costs_the_sum(store, study_id):
-    clock = Clock()
+    clock = SetClock()
     run = _claim_run(store, study_id)
     for _ in range(2):
         ledger = BudgetLedger(store, study_id, Budget(), clock=clock)
@@ -135,7 +128,7 @@ def test_run_that_another_process_takes_up_costs_the_sum(store, study_id):
 
 
 def test_clock_that_runs_backwards_costs_nothing(store, study_id):
-    clock = Clock()
+    clock = SetClock()
     ledger = BudgetLedger(store, study_id, Budget(max_wall_s=60), clock=clock)
     run = _claim_run(store, study_id)
     ledger.begin_run(run, gpus=1)

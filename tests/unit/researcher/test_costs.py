@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from store_samples import record_score
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus
 from researcher.phases import COST
@@ -56,11 +57,7 @@ def test_costs_are_those_of_the_runs_that_count_weighted_by_their_attempts(store
         for step in (RunStatus.LAUNCHING, RunStatus.RUNNING):
             store.update_run(run.id, status=step, training_cost=cost_to_json(training))
         for phase in ("base", "final"):
-            store.record_evaluation(
-                run.id, phase=phase, split="validation", metric="m", weight_version=1, episodes=4, successes=2,
-                mean=0.5, stderr=0.1, evaluator_hash="e",
-                details={COST: cost_to_json(cost if phase == "final" else ONE)},
-            )  # fmt: skip
+            record_score(store, run, phase, details={COST: cost_to_json(cost if phase == "final" else ONE)})
         store.update_run(run.id, status=status, exit_reason="over")
 
     for arm in ("one", "two", "none"):

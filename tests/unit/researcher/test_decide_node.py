@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from scripted_planner import Script, ScriptedPlanner
+from store_samples import finish_run
 
-from experiments_db import ExperimentStatus, ExperimentStore, Outcome, RunStatus, Severity, Verdict
+from experiments_db import ExperimentStatus, ExperimentStore, Outcome, Severity, Verdict
 from researcher.analysis import Analysis
 from researcher.charter import Budget, Charter
 from researcher.claims import Claim, ClaimKind
@@ -40,18 +41,6 @@ def deps_of(store: ExperimentStore, study: str, charter: Charter, home: Path, *d
     )
 
 
-def store_run(store: ExperimentStore, experiment: str, seed: int, score: float) -> None:
-    run = store.claim_run(experiment, seed, f"{experiment}/{seed}", attempt=1).id
-    for status in (RunStatus.LAUNCHING, RunStatus.RUNNING):
-        store.update_run(run, status=status)
-    for phase, mean in (("base", 0.2), ("final", score)):
-        store.record_evaluation(
-            run, phase=phase, split="validation", metric="m", weight_version=1, episodes=400,
-            successes=round(400 * mean), mean=mean, stderr=0.02, evaluator_hash="e",
-        )  # fmt: skip
-    store.update_run(run, status=RunStatus.FINISHED, exit_reason="done")
-
-
 def compare_three(store: ExperimentStore) -> tuple[str, Charter, Plan, str, str]:
     """A study whose plan has been run: its id, charter and plan, the best arm and the second."""
     study, rules = store.create_study("t", planner="scripted").id, RulesPlanner()
@@ -65,7 +54,8 @@ def compare_three(store: ExperimentStore) -> tuple[str, Charter, Plan, str, str]
         experiment = store.create_experiment(study, name, factors={}, job={"total_steps": 1}).id
         store.revise_experiment(experiment, status=ExperimentStatus.READY)
         for seed in plan.seeds:
-            store_run(store, experiment, seed, means[name] + 0.01 * seed)
+            scores = {"base": 0.2, "final": means[name] + 0.01 * seed}
+            finish_run(store, experiment, seed, scores, episodes=400, stderr=0.02)
     return study, charter, plan, cheat, honest
 
 

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from store_samples import finish_run
 
-from experiments_db import ExperimentStatus, ExperimentStore, RunStatus
+from experiments_db import ExperimentStatus, ExperimentStore
 from researcher.charter import Charter, JudgedBy, SampleSizeGoal
 from researcher.errors import Underpowered
 from researcher.judge.power import Spread, assume_spread, choose_size, power_of
@@ -55,15 +56,8 @@ def run_pilot(deps: Deps, scores: tuple[float, ...]) -> None:
     """Finish the runs that are open with these scores."""
     charter = deps.log.charter()
     for trial, mean in zip(open_trials(deps, first_state(deps.study_id)), scores, strict=True):
-        run = deps.store.claim_run(trial.experiment.id, trial.seed, f"{trial.experiment.id}/{trial.seed}")
-        deps.store.update_run(run.id, status=RunStatus.LAUNCHING)
-        deps.store.update_run(run.id, status=RunStatus.RUNNING)
-        for phase, score in (("base", 0.2), ("final", mean)):
-            deps.store.record_evaluation(
-                run.id, phase=phase, split="validation", metric="m", weight_version=1, episodes=charter.eval_episodes,
-                successes=0, mean=score, stderr=0.02, evaluator_hash="e",
-            )  # fmt: skip
-        deps.store.update_run(run.id, status=RunStatus.FINISHED)
+        scores = {"base": 0.2, "final": mean}
+        finish_run(deps.store, trial.experiment.id, trial.seed, scores, episodes=charter.eval_episodes, stderr=0.02)
 
 
 def open_runs(deps: Deps) -> list[tuple[str, int]]:
@@ -103,20 +97,13 @@ def test_study_that_would_find_little_stops_and_says_what_it_needs(store: Experi
         design(deps, first_state(deps.study_id))
 
 
-def test_acceptance_of_little_power_reaches_the_charter_and_its_refusal_has_an_exit_code() -> None:
-    settings = read_settings({"planner": "rules", "underpowered": True})
-    charter = RulesPlanner().frame(read_request(TOPIC, settings))
-
-    assert charter.sample_size is not None and charter.sample_size.is_underpowered
-    assert Underpowered.exit_code == 9
-
-
 def test_study_with_little_power_goes_on_where_a_person_accepts_it(store: ExperimentStore, tmp_path: Path) -> None:
     deps = begin(store, tmp_path, underpowered=True)
     run_pilot(deps, WILD)
     design(deps, first_state(deps.study_id))
 
     (planned,) = deps.log.history().plans
+    assert Underpowered.exit_code == 9
     assert planned.sample_size is not None and planned.sample_size.power < 0.5
     assert len(planned.seeds) == SampleSizeGoal().max_seeds < planned.sample_size.wanted
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from simulated_study import Simulation
+from store_samples import finish_run
 
 from experiments_db import ExperimentStore, RunStatus
 from researcher.charter import Budget
@@ -102,14 +103,7 @@ def test_a_study_at_work_shows_arms_by_seeds_and_the_leader(store: ExperimentSto
     for name, scores in (("lr=0.003", (0.9, 0.7)), ("lr=[b]1[/b]", (0.1, 0.3))):
         arm = store.create_experiment(study_id, name, factors={"lr": 1.0}, job={"total_steps": 30})
         for seed, score in enumerate(scores):
-            run = store.claim_run(arm.id, seed, f"{name}/{seed}", job={"total_steps": 30})
-            for status in (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.EVALUATING):
-                store.update_run(run.id, status=status)
-            store.record_evaluation(
-                run.id, phase="final", split="validation", metric="m", weight_version=30, episodes=10,
-                successes=round(10 * score), mean=score, stderr=0.1, evaluator_hash="e",
-            )  # fmt: skip
-            store.update_run(run.id, status=RunStatus.FINISHED)
+            finish_run(store, arm.id, seed, {"final": score})
 
     text = _text(render(take_snapshot(store, study_id)))
 
@@ -139,9 +133,7 @@ def test_time_left_follows_from_how_long_runs_took_and_how_many_are_at_work(
     store.record_plan(study_id, 0, document)
     assert take_snapshot(store, study_id).progress == "0 of 3 runs done"
 
-    done = store.claim_run(arm.id, 3, "other", job={"total_steps": 30})
-    for status in (RunStatus.LAUNCHING, RunStatus.RUNNING, RunStatus.EVALUATING, RunStatus.FINISHED):
-        store.update_run(done.id, status=status)
+    finish_run(store, arm.id, 3, {})
 
     snapshot = take_snapshot(store, study_id)
     assert (snapshot.done, snapshot.planned) == (1, 3) and snapshot.seconds_left is not None

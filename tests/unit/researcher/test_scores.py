@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from store_samples import record_score
 
 from experiments_db import ExperimentStatus, ExperimentStore, RunStatus
 from researcher.charter import Charter
@@ -38,10 +39,7 @@ def begin(store: ExperimentStore, study: str, arm: str, seed: int, *, attempt: i
 
 
 def score(store: ExperimentStore, run_id: str, phase: str, mean: float, *, split: str = "validation") -> None:
-    store.record_evaluation(
-        run_id, phase=phase, split=split, metric="m", weight_version=1, episodes=400, successes=round(400 * mean),
-        mean=mean, stderr=0.02, evaluator_hash="e",
-    )  # fmt: skip
+    record_score(store, store.get_run(run_id), phase, mean, split=split, episodes=400, stderr=0.02)
 
 
 def finish(

@@ -6,14 +6,13 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from psutil import Process
 from server_processes import ServerProcess
-from waiting import wait_until
+from waiting import SetClock, wait_until
 
 from researcher.errors import ServerInUse, ServerProblem
 from researcher.servers import server_pool
@@ -197,25 +196,17 @@ def test_run_that_failed_on_a_server_goes_to_another_one_if_one_answers(
     assert first is not None and first.url == urls[0]
 
 
-@dataclass
-class Clock:
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def breaker(clock: Clock) -> CircuitBreaker:
+def breaker(clock: SetClock) -> CircuitBreaker:
     return CircuitBreaker(clock=clock)
 
 
-def test_failed_probes_come_at_growing_intervals_up_to_a_limit(breaker: CircuitBreaker, clock: Clock) -> None:
+def test_failed_probes_come_at_growing_intervals_up_to_a_limit(breaker: CircuitBreaker, clock: SetClock) -> None:
     assert breaker.fail("no answer") and breaker.state is BreakerState.OPEN
     waited: list[float] = []
     for _ in range(10):
@@ -230,7 +221,7 @@ def test_failed_probes_come_at_growing_intervals_up_to_a_limit(breaker: CircuitB
     assert breaker.out_s() == sum(waited) and breaker.reason == "still none"
 
 
-def test_answer_closes_it_and_the_next_failure_begins_anew(breaker: CircuitBreaker, clock: Clock) -> None:
+def test_answer_closes_it_and_the_next_failure_begins_anew(breaker: CircuitBreaker, clock: SetClock) -> None:
     breaker.fail("no answer")
     clock.now += FIRST_INTERVAL_S
     breaker.begin_probe()
@@ -244,7 +235,7 @@ def test_answer_closes_it_and_the_next_failure_begins_anew(breaker: CircuitBreak
     assert breaker.due_in_s() == FIRST_INTERVAL_S
 
 
-def test_what_is_heard_of_an_open_one_does_not_put_its_probe_off(breaker: CircuitBreaker, clock: Clock) -> None:
+def test_what_is_heard_of_an_open_one_does_not_put_its_probe_off(breaker: CircuitBreaker, clock: SetClock) -> None:
     breaker.fail("no answer")
     clock.now += FIRST_INTERVAL_S
 

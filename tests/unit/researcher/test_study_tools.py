@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from simulated_study import SimulatedStudy, Simulation
+from store_samples import record_finding
 
-from experiments_db import ExperimentStore, StudyStatus, Verdict, open_store
+from experiments_db import ExperimentStore, StudyStatus, open_store
 from researcher.cli.lifecycle import pause
 from researcher.cli.mcp import OF_PLACE
 from researcher.cli.option_schema import arguments_of, words_of
@@ -69,12 +70,8 @@ def test_a_study_that_is_over_shows_its_answer_and_its_whole_report(study: Simul
 def test_no_tool_shows_a_score_of_the_test_split_before_the_end(
     study: SimulatedStudy, running: ExperimentStore, tools: Toolbox
 ) -> None:
-    arm, baseline = study.arm("lr=0.003"), study.arm("lr=0.001")
-    running.record_finding(
-        study.study_id, iteration=0, experiment_id=arm.id, baseline_id=baseline.id, metric="mean", split="test",
-        effect=0.424242, ci_low=0.4, ci_high=0.5, confidence=0.95, p_value=0.01, p_adjusted=0.01,
-        verdict=Verdict.KEEP, method="t", run_ids=(), summary="test",
-    )  # fmt: skip
+    of_study = running.get_study(study.study_id)
+    record_finding(running, of_study, study.arm("lr=0.003"), split="test", effect=0.424242, summary="test")
 
     shown = [tools.call(name, {}) for name in ("list", "status")]
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from store_samples import record_score
+from waiting import locked
 
 from experiments_db import (
     BudgetKind,
     ExperimentStatus,
-    ExperimentStore,
     RunStatus,
     StoreUnavailable,
     engine,
@@ -43,14 +43,6 @@ from swarm.processes.child import Child, child_environment
 TOPIC = "learning rate 1e-4, 1e-3 or 1e-2 for word reversal"
 NOWHERE = "http://127.0.0.1:1"
 PATIENCE_S = 60
-
-
-@contextmanager
-def locked(store: ExperimentStore) -> Iterator[None]:
-    with closing(sqlite3.connect(store.location, timeout=60, isolation_level=None)) as connection:
-        connection.execute("BEGIN EXCLUSIVE")
-        yield
-        connection.execute("ROLLBACK")
 
 
 @pytest.fixture
@@ -122,7 +114,7 @@ def test_error_of_a_run_that_cannot_be_stored_is_stored_in_a_later_round(
     active = take_up(deps, phase)
     settle(deps, active, error)
 
-    with locked(deps.store), pytest.raises(StoreUnavailable):
+    with locked(deps.store.location), pytest.raises(StoreUnavailable):
         node(deps, state)
     assert list(deps.active_runs) == [active]
     node(deps, state)
@@ -135,13 +127,10 @@ def test_error_of_a_run_that_cannot_be_stored_is_stored_in_a_later_round(
 def test_end_of_a_scored_run_that_cannot_be_stored_is_stored_in_a_later_round(deps: Deps) -> None:
     state, active = first_state(deps.study_id), take_up(deps, Phase.MEASURING)
     for phase in (BASE, FINAL):
-        deps.store.record_evaluation(
-            active.run_id, phase=phase, split=deps.log.charter().search_split, metric="m", weight_version=0, episodes=4,
-            successes=0, mean=0.5, stderr=0.1, evaluator_hash="e",
-        )  # fmt: skip
+        record_score(deps.store, deps.store.get_run(active.run_id), phase)
     settle(deps, active, None)
 
-    with locked(deps.store), pytest.raises(StoreUnavailable):
+    with locked(deps.store.location), pytest.raises(StoreUnavailable):
         evaluate(deps, state)
     evaluate(deps, state)
 
@@ -155,7 +144,7 @@ def test_program_whose_start_cannot_be_noted_is_kept(deps: Deps, tmp_path: Path)
     active = take_up(deps, Phase.PREPARING)
     settle(deps, active, program)
 
-    with locked(deps.store), pytest.raises(StoreUnavailable):
+    with locked(deps.store.location), pytest.raises(StoreUnavailable):
         monitor(deps, first_state(deps.study_id))
     monitor(deps, first_state(deps.study_id))
     program.stop()
@@ -173,7 +162,7 @@ class LedgerAtAnOutage(BudgetLedger):
             super().charge(kind, amount, key, run_id=run_id)
             return
         self.has_been = True
-        with locked(self._store):
+        with locked(self._store.location):
             super().charge(kind, amount, key, run_id=run_id)
 
 
@@ -186,7 +175,7 @@ def test_launch_that_cannot_be_stored_is_made_again(deps: Deps, is_claimed: bool
         with pytest.raises(StoreUnavailable):
             launch(deps, state)
     else:
-        with locked(deps.store), pytest.raises(StoreUnavailable):
+        with locked(deps.store.location), pytest.raises(StoreUnavailable):
             launch(deps, state)
     assert all(slot.is_free for slot in deps.pool.slots) and not deps.active_runs
     launch(deps, state)
@@ -199,7 +188,7 @@ def test_launch_that_cannot_be_stored_is_made_again(deps: Deps, is_claimed: bool
 def test_server_for_a_check_is_free_again_if_an_event_cannot_be_stored(deps: Deps) -> None:
     deps.pool.report_outage(deps.pool.slots[1], ServerUnreachable("it is away"))
 
-    with locked(deps.store), pytest.raises(StoreUnavailable):
+    with locked(deps.store.location), pytest.raises(StoreUnavailable):
         check(deps, first_state(deps.study_id))
 
     assert all(slot.is_free for slot in deps.pool.slots)
@@ -225,7 +214,7 @@ def test_servers_that_score_checkpoints_are_free_again_if_an_event_cannot_be_sto
     scored: list[str] = []
 
     def measure_in_an_outage(_: object, url: str) -> None:
-        with locked(deps.store):
+        with locked(deps.store.location):
             deps.pool.report_outage(deps.pool.slots[0], ServerUnreachable("it is away"))
             log.has_failed.wait(PATIENCE_S)
         scored.append(url)

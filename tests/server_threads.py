@@ -43,7 +43,7 @@ def servers(directory: Path) -> Iterator[StartServer]:
 
         async def run() -> None:
             try:
-                await serve(config, job, announced.set_result)
+                await serve(config, job, lambda url, _: announced.set_result(url))
             except BaseException as error:
                 if announced.done():
                     raise

@@ -14,7 +14,6 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from swarm.config import ServerConfig
     from swarm.job import TrainJob
     from swarm.overwatch.snapshot import ServerSnapshot
+    from swarm.server.http import Announce, ResumedJob
 
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
 app.add_typer(environments.app, name="env")
@@ -119,46 +119,45 @@ def start(
         )
         train_job = None if job is None else TrainJob.build_job_from_yaml(job)
         _configure_logging(verbose)
-        import uvloop
-
-        from swarm.processes.imports import collect_rarely, keep_torch_out
-
-        keep_torch_out()
-        collect_rarely()
         sinks = options.chosen_sinks(no_record, log)
-        is_local = train_job is not None and train_job.chosen_engine == "local"
-        resumed: list[tuple[TrainJob, int]] = []
-        with ExitStack() as listed, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
-            def announce(url: str) -> None:
-                from swarm.processes.running_servers import announced_server
+        def announce(url: str, resumed: ResumedJob | None) -> None:
+            if sinks:
+                records.start_recorder(config.home, options.runs_directory(record), sinks)
+            _announce(url, config.home, resumed, as_json=as_json, has_job=train_job is not None)
 
-                # From now on the server is on the list of running servers, until it ends.
-                listed.enter_context(announced_server(url, config.home))
-                if sinks:
-                    records.start_recorder(config.home, options.runs_directory(record), sinks)
-                _announce(url, config.home, resumed, as_json=as_json, has_job=train_job is not None)
+        warm_up |= train_job is not None and train_job.chosen_engine == "local"
+        _run_server(config, train_job, announce, not no_resume, new_ledger, warm_up)
 
-            def note_resumed(found: TrainJob, steps: int) -> None:
-                resumed.append((found, steps))
 
-            serving = _serve(config, train_job, announce, note_resumed, not no_resume, new_ledger, warm_up or is_local)
-            ended_by = runner.run(serving)
-        if ended_by is not None:
-            # Everything is closed, so the process now dies by the signal, as its sender expects. uvloop has left its
-            # own handlers in place, so the default handler is set first.
-            signal.signal(ended_by, signal.SIG_DFL if ended_by is signal.SIGTERM else signal.default_int_handler)
-            signal.raise_signal(ended_by)
+def _run_server(
+    config: ServerConfig, job: TrainJob | None, announce: Announce, resume: bool, new_ledger: bool, warm_up: bool
+) -> None:
+    """Run a server until it is stopped. It is on the list of running servers once it answers. Die by a signal."""
+    import uvloop
+
+    from swarm.processes.imports import collect_rarely, keep_torch_out
+
+    keep_torch_out()
+    collect_rarely()
+    with ExitStack() as listed, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+
+        def announce_and_list(url: str, resumed: ResumedJob | None) -> None:
+            from swarm.processes.running_servers import announced_server
+
+            listed.enter_context(announced_server(url, config.home))
+            announce(url, resumed)
+
+        ended_by = runner.run(_serve(config, job, announce_and_list, resume, new_ledger, warm_up))
+    if ended_by is not None:
+        # Everything is closed, so the process now dies by the signal, as its sender expects. uvloop has left its own
+        # handlers in place, so the default handler is set first.
+        signal.signal(ended_by, signal.SIG_DFL if ended_by is signal.SIGTERM else signal.default_int_handler)
+        signal.raise_signal(ended_by)
 
 
 async def _serve(
-    config: ServerConfig,
-    job: TrainJob | None,
-    announce: Callable[[str], None],
-    on_resume: Callable[[TrainJob, int], None],
-    resume: bool,
-    new_ledger: bool,
-    warm_up: bool,
+    config: ServerConfig, job: TrainJob | None, announce: Announce, resume: bool, new_ledger: bool, warm_up: bool
 ) -> signal.Signals | None:
     """Serve until a stop. The local worker imports its libraries while this process imports those of the server."""
     from swarm.config import WORKER_LOG
@@ -173,28 +172,20 @@ async def _serve(
         try:
             from swarm.server.http import serve
 
-            return await serve(
-                config,
-                job,
-                announce,
-                resume=resume,
-                on_resume=on_resume,
-                new_ledger=new_ledger,
-                build_backends=lambda _config, _log_path: backends,
-            )
+            return await serve(config, job, announce, resume=resume, new_ledger=new_ledger, backends=backends)
         finally:
             await backends.close()
 
 
-def _announce(url: str, home: Path, resumed: list[tuple[TrainJob, int]], *, as_json: bool, has_job: bool) -> None:
+def _announce(url: str, home: Path, resumed: ResumedJob | None, *, as_json: bool, has_job: bool) -> None:
     """Say that the server answers requests, and which job it resumes, if any."""
     if as_json:
-        resumes = _name_of(resumed[0][0]) if resumed else None
+        resumes = None if resumed is None else _name_of(resumed[0])
         typer.echo(json.dumps({"url": url, "pid": os.getpid(), "home": str(home.resolve()), "resumes": resumes}))
     else:
         typer.echo(f"swarm {__version__} serves {url} (home {home}); Ctrl-C stops it", err=True)
-    if resumed:
-        typer.echo(_resume_line(*resumed[0], home), err=True)
+    if resumed is not None:
+        typer.echo(_resume_line(*resumed, home), err=True)
     elif not has_job and not as_json:
         typer.echo("it waits for a job: a client sends one, or `swarm start --job job.yaml`", err=True)
     sys.stdout.flush()

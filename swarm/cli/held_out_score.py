@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from swarm.client.evaluation import interval, interval_on_record
 from swarm.errors import BadRequest, EngineFailure
 
 if TYPE_CHECKING:
@@ -53,6 +52,8 @@ class HeldOutScore:
 
 
 def score_of(evaluation: Evaluation) -> HeldOutScore:
+    from swarm.client.evaluation import interval
+
     rewards = [reward for each in evaluation.rewards.values() for reward in each]
     ends = _known(interval(rewards))
     failures, broken = len(evaluation.failures), len(evaluation.broken)
@@ -61,6 +62,8 @@ def score_of(evaluation: Evaluation) -> HeldOutScore:
 
 def score_on_record(view: EvaluationView) -> HeldOutScore:
     """Return the score that an evaluator reported to a server."""
+    from swarm.client.evaluation import interval_on_record
+
     if view.mean is None or view.scored is None:
         return HeldOutScore(None, None, None, None, view.scored or 0, view.failures or 0)
     ends = _known(interval_on_record(view.mean, view.stderr, view.successes or 0, view.scored))
@@ -84,6 +87,8 @@ def count_tasks(environment: Environment, split: Split, episodes: int) -> int:
 
 def warning_of(tasks: int) -> str | None:
     """Return a warning about a score from too few tasks, or None if there are enough."""
+    from swarm.client.evaluation import interval
+
     if tasks >= FEW_TASKS:
         return None
     low, high = interval([1.0] * (tasks // 2) + [0.0] * (tasks - tasks // 2))

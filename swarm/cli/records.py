@@ -198,7 +198,6 @@ def import_ledger(
     """
     with failures_in_one_line():
         from swarm.config import LEDGER
-        from swarm.recorder.episodes import EpisodeChooser
         from swarm.recorder.reading import LedgerReader
         from swarm.recorder.recording import Recording
         from swarm.sinks import open_sink
@@ -211,7 +210,7 @@ def import_ledger(
         for name in sinks:
             sink = open_sink(name, str(runs))
             try:
-                recording = Recording(LedgerReader(home / LEDGER, EpisodeChooser()), name, sink, home)
+                recording = Recording(LedgerReader(home / LEDGER), name, sink, home)
                 if not recording.catch_up(is_served=_is_served(home / LEDGER)):
                     raise LedgerError(f"{home / LEDGER} was not recorded as a whole in {name}: {recording.failure}")
             finally:

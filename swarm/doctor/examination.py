@@ -36,16 +36,6 @@ class CheckFinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """A check to run; `if_late` is its finding if `run` takes longer than `limit_s` seconds."""
-
-    name: str
-    run: Callable[[], CheckFinding]
-    limit_s: float
-    if_late: CheckFinding
-
-
-@dataclass(frozen=True, slots=True)
 class TimedFinding:
     name: str
     finding: CheckFinding
@@ -65,6 +55,20 @@ def warn(message: str, remedy: str) -> CheckFinding:
 
 def fail(message: str, remedy: str) -> CheckFinding:
     return CheckFinding(Health.FAIL, message, remedy)
+
+
+QUICK_S = 10.0
+_STUCK = fail("did not answer in time", "check the disk, the load of this machine, and its system log")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check to run; `if_late` is its finding if `run` takes longer than `limit_s` seconds."""
+
+    name: str
+    run: Callable[[], CheckFinding]
+    limit_s: float = QUICK_S
+    if_late: CheckFinding = _STUCK
 
 
 def examine(checks: Sequence[Check]) -> list[TimedFinding]:

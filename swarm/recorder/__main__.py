@@ -13,7 +13,6 @@ import psutil
 
 from swarm.config import LEDGER
 from swarm.processes import is_dead
-from swarm.recorder.episodes import EpisodeChooser
 from swarm.recorder.reading import LedgerReader
 from swarm.recorder.recording import FOLDER, Recording
 from swarm.recorder.system import SystemReader
@@ -43,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 def record(home: Path, runs: str, server: str, sinks: list[str]) -> None:
     """Record until the server is gone and all was written. A sink that cannot be opened is left out and named."""
-    reader = LedgerReader(home / LEDGER, EpisodeChooser())
+    reader = LedgerReader(home / LEDGER)
     opened = {name: sink for name in sinks if (sink := _open(name, runs)) is not None}
     recordings = [Recording(reader, name, sink, home) for name, sink in opened.items()]
     system, readings = _system_of(server), list[SystemReading]()

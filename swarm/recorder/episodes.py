@@ -6,7 +6,8 @@ import logging
 import random
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from functools import cache
+from typing import Any
 
 from swarm.errors import EngineFailure, LedgerError
 from swarm.ledger import EpisodeRow, queries
@@ -32,63 +33,48 @@ def is_looked_at(step: int) -> bool:
     return step % stride == 0
 
 
-class EpisodeChooser:
-    """The choice of episodes, and their conversion. Tokenizers are kept by model."""
+def choose_episodes(
+    connection: sqlite3.Connection, training: TrainingDescription, job_id: int, step: int
+) -> list[ChosenEpisode]:
+    """Return the episodes to keep of a trained step, each once."""
+    if not is_looked_at(step):
+        return []
+    rows = connection.execute(
+        "SELECT e.* FROM episodes AS e JOIN batches AS b ON b.batch_id = e.batch_id WHERE b.job_id = ?"
+        " AND b.step = ? AND b.state = 'trained' AND e.reward IS NOT NULL ORDER BY e.number",
+        (job_id, step),
+    ).fetchall()
+    try:
+        chosen = choose_by_rule([queries.to_episode(row) for row in rows], random.Random(f"{training.key} {step}"))
+        return [_to_keep(connection, training, step, row, chosen_as) for chosen_as, row in chosen.items()]
+    except (LedgerError, ValueError) as error:
+        # A damaged row, or turns that were deleted: the curves are recorded all the same.
+        logger.warning("no episodes of step %d of %s are kept: %s", step, training.key, error)
+        return []
 
-    def __init__(self) -> None:
-        self._texts: dict[str, TokenTexts] = {}
 
-    def choose(
-        self, connection: sqlite3.Connection, training: TrainingDescription, job_id: int, step: int
-    ) -> list[ChosenEpisode]:
-        """Return the episodes to keep of a trained step, each once."""
-        if not is_looked_at(step):
-            return []
-        rows = connection.execute(
-            "SELECT e.* FROM episodes AS e JOIN batches AS b ON b.batch_id = e.batch_id WHERE b.job_id = ?"
-            " AND b.step = ? AND b.state = 'trained' AND e.reward IS NOT NULL ORDER BY e.number",
-            (job_id, step),
-        ).fetchall()
-        try:
-            chosen = choose_by_rule([queries.to_episode(row) for row in rows], random.Random(f"{training.key} {step}"))
-            return [self._keep(connection, training, step, row, chosen_as) for chosen_as, row in chosen.items()]
-        except (LedgerError, ValueError) as error:
-            # A damaged row, or turns that were deleted: the curves are recorded all the same.
-            logger.warning("no episodes of step %d of %s are kept: %s", step, training.key, error)
-            return []
-
-    def _keep(
-        self,
-        connection: sqlite3.Connection,
-        training: TrainingDescription,
-        step: int,
-        row: EpisodeRow,
-        chosen_as: ChosenAs,
-    ) -> ChosenEpisode:
-        turns = queries.turns(connection, row.episode_id)
-        last = turns[-1] if turns else None
-        assert row.reward is not None
-        texts = self._texts_of(training.model)
-        return ChosenEpisode(
-            step=step,
-            episode_id=row.episode_id,
-            chosen_as=chosen_as,
-            task_id=row.task_id or "",
-            data_source=row.data_source,
-            group=row.batch_group or 0,
-            reward=row.reward,
-            is_success=row.is_success,
-            advantage=row.advantage,
-            weight_version=max(row.weight_versions, default=None),
-            at=row.ended_at or row.begun_at,
-            messages=() if last is None else tuple(dict(message) for message in (*last.messages, last.reply)),
-            samples=tuple(_columns(sample, texts) for sample in merge(turns)),
-        )
-
-    def _texts_of(self, model: str) -> TokenTexts:
-        if model not in self._texts:
-            self._texts[model] = _read_texts(model)
-        return self._texts[model]
+def _to_keep(
+    connection: sqlite3.Connection, training: TrainingDescription, step: int, row: EpisodeRow, chosen_as: ChosenAs
+) -> ChosenEpisode:
+    turns = queries.turns(connection, row.episode_id)
+    last = turns[-1] if turns else None
+    assert row.reward is not None
+    texts = _texts_of(training.model)
+    return ChosenEpisode(
+        step=step,
+        episode_id=row.episode_id,
+        chosen_as=chosen_as,
+        task_id=row.task_id or "",
+        data_source=row.data_source,
+        group=row.batch_group or 0,
+        reward=row.reward,
+        is_success=row.is_success,
+        advantage=row.advantage,
+        weight_version=max(row.weight_versions, default=None),
+        at=row.ended_at or row.begun_at,
+        messages=() if last is None else tuple(dict(message) for message in (*last.messages, last.reply)),
+        samples=tuple(_columns(sample, texts) for sample in merge(turns)),
+    )
 
 
 def choose_by_rule(rows: Sequence[EpisodeRow], rng: random.Random) -> dict[ChosenAs, EpisodeRow]:
@@ -128,18 +114,16 @@ def _columns(sample: Sample, texts: TokenTexts) -> Mapping[str, Any]:
     }
 
 
-def _read_texts(model: str) -> TokenTexts:
+@cache
+def _texts_of(model: str) -> TokenTexts:
     """Return a function that gives each token's text. Without the model's files the texts are empty."""
     try:
-        tokenizer = read_tokenizer(resolve_model(model))
+        tokenizer: Any = read_tokenizer(resolve_model(model))
     except EngineFailure:
         return lambda ids: [""] * len(ids)
-    known: dict[int, str] = {}
 
-    def texts(ids: Sequence[int]) -> list[str]:
-        for token in ids:
-            if token not in known:
-                known[token] = str(cast("Any", tokenizer).decode([token], skip_special_tokens=False))
-        return [known[token] for token in ids]
+    @cache
+    def text_of(token: int) -> str:
+        return str(tokenizer.decode([token], skip_special_tokens=False))
 
-    return texts
+    return lambda ids: [text_of(token) for token in ids]

@@ -13,7 +13,7 @@ from typing import Any
 from swarm.ledger import queries
 from swarm.ledger.database import open_for_reading, open_unchanged
 from swarm.live_settings import JobChange
-from swarm.recorder.episodes import EpisodeChooser
+from swarm.recorder.episodes import choose_episodes
 from swarm.sinks import EvaluatedStep, FinishedStep, TrainingDescription, TrainingEvent, TrainingUpdate
 
 STEPS_AT_ONCE = 200
@@ -42,9 +42,8 @@ class Position:
 class LedgerReader:
     """A reader of one ledger. It opens the file anew for each look, so that it keeps no file of a server open."""
 
-    def __init__(self, ledger: Path, chooser: EpisodeChooser) -> None:
+    def __init__(self, ledger: Path) -> None:
         self._path = ledger
-        self._chooser = chooser
 
     def read(self, position: Position, *, is_served: bool = True) -> tuple[TrainingUpdate, Position] | None:
         """Return the next update and the position after it, or None if nothing is new.
@@ -88,9 +87,7 @@ class LedgerReader:
         # The sink deletes the scores beyond a rewind, also newer ones if the event is read late.
         scores = list(_scores(connection, job_id, start.scored_at if rewound_to is None else 0.0))
         training = describe(connection, job_id, is_last=is_last)
-        episodes = tuple(
-            episode for step in steps for episode in self._chooser.choose(connection, training, job_id, step.step)
-        )
+        episodes = tuple(each for step in steps for each in choose_episodes(connection, training, job_id, step.step))
         update = TrainingUpdate(training, rewound_to, tuple(steps), tuple(scores), episodes, tuple(events))
         last_step = steps[-1].step if steps else after
         scored_at = max((score.at for score in scores), default=start.scored_at)

@@ -88,28 +88,14 @@ class Assembly:
         if work is None:
             await asyncio.to_thread(_retire_earlier, self.config.home, row.job_id)
         checkpoints = self._checkpoints_of(job, row)
-        evaluations = Evaluations(running_job, self.lifecycle, self.ledger)
-        await evaluations.restore()
-        loop = TrainLoop(
-            job=running_job,
-            trainer=backend.trainer,
-            source=episodes,
-            ledger=self.ledger,
-            lifecycle=self.lifecycle,
-            checkpoints=checkpoints,
-            evaluations=evaluations,
-            guard=TrainingGuard(running_job, self.ledger, history, initial_step=row.initial_step),
-            train_timeout_s=self.config.train_timeout_s,
-            recovery_overhead=self.config.recovery_overhead,
-            last_metrics=await self._last_metrics(work),
-        )
+        guard = TrainingGuard(running_job, self.ledger, history, initial_step=row.initial_step)
         return JobRun(
             config=self.config,
             ledger=self.ledger,
             lifecycle=self.lifecycle,
             backend=backend,
             service=self._open_service(episodes, backend, codec),
-            loop=loop,
+            loop=await self._open_loop(running_job, backend, episodes, checkpoints, guard, work),
             recovery=Recovery(
                 self.ledger,
                 backend.trainer,
@@ -149,6 +135,31 @@ class Assembly:
             pool.restore([salvaged_episode(each.row, each.turns) for each in completed])
             episodes.restore(work.running)
         return episodes
+
+    async def _open_loop(
+        self,
+        running_job: RunningJob,
+        backend: Backend,
+        episodes: Episodes,
+        checkpoints: RunCheckpoints,
+        guard: TrainingGuard,
+        work: OpenWork | None,
+    ) -> TrainLoop:
+        evaluations = Evaluations(running_job, self.lifecycle, self.ledger)
+        await evaluations.restore()
+        return TrainLoop(
+            job=running_job,
+            trainer=backend.trainer,
+            source=episodes,
+            ledger=self.ledger,
+            lifecycle=self.lifecycle,
+            checkpoints=checkpoints,
+            evaluations=evaluations,
+            guard=guard,
+            train_timeout_s=self.config.train_timeout_s,
+            recovery_overhead=self.config.recovery_overhead,
+            last_metrics=await self._last_metrics(work),
+        )
 
     def _open_service(self, episodes: Episodes, backend: Backend, codec: Codec) -> ModelService:
         rate = TokenRate()

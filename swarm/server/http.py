@@ -11,7 +11,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
-from pathlib import Path
 
 import uvicorn
 
@@ -38,8 +37,10 @@ MAX_CONNECTIONS = 50_000
 
 RESERVED_FILES = 200
 
-OnResume = Callable[[TrainJob, int], None]
-"""A function that gets the resumed job and the number of its finished steps."""
+ResumedJob = tuple[TrainJob, int]
+"""An interrupted job that a server goes on with, and the number of its finished steps."""
+Announce = Callable[[str, ResumedJob | None], None]
+"""A function that gets the URL of a server that answers requests, and the job that the server resumes, if any."""
 
 
 class HttpServer(uvicorn.Server):
@@ -96,19 +97,17 @@ def bind(host: str, port: int) -> socket.socket:
 async def serve(
     config: ServerConfig,
     job: TrainJob | None,
-    announce: Callable[[str], None],
+    announce: Announce,
     *,
     resume: bool = True,
-    on_resume: OnResume | None = None,
     new_ledger: bool = False,
-    build_backends: Callable[[ServerConfig, Path], Backends] | None = None,
+    backends: Backends | None = None,
 ) -> signal.Signals | None:
     """Serve until SIGINT, SIGTERM or the shutdown route, close everything, and return the signal, if there was one.
 
-    `announce` gets the URL once the server answers requests. With `resume`, the server resumes the job that was
-    interrupted in this home, unless another `job` is given. `on_resume` gets the resumed job before the announcement.
-    `new_ledger` sets a damaged ledger aside and starts a new one. `build_backends` replaces `Backends` and gets the
-    same arguments.
+    `announce` is called once the server answers requests. With `resume`, the server resumes the job that was
+    interrupted in this home, unless another `job` is given. `new_ledger` sets a damaged ledger aside and starts a new
+    one. `backends` are those of the server, if they were built before.
 
     Raise PortInUse, LedgerError (also if another server uses the home), JobInvalid, and EngineFailure if the `job`
     cannot be served.
@@ -117,22 +116,33 @@ async def serve(
         contextlib.closing(bind(config.host, config.port)) as listener,
         contextlib.closing(open_home(config.home, is_new_wanted=new_ledger)) as ledger,
     ):
-        backends = (build_backends or Backends)(config, config.home / WORKER_LOG)
-        return await _serve(config, job, announce, listener, ledger, backends, resume, on_resume)
+        url = local_url(config.host, listener.getsockname()[1])
+        server = SwarmServer(config, ledger, backends or Backends(config, config.home / WORKER_LOG), url=url)
+        http = _http_server(config, server, ledger)
+        watching = asyncio.create_task(_watch_shutdown(server, http), name="shutdown watch")
+        first_boot = None if job is None else _FirstBoot(server, http)
+        received: list[signal.Signals] = []
+        _on_signals(lambda number: (received.append(number), http.handle_exit(number, None)))
+        try:
+            await server.lease.restore()
+            # Before the first request, which may belong to an episode of the previous server process.
+            resumed = await _take_up(server, job, resume)
+            serving = asyncio.create_task(http.serve(sockets=[listener]), name="http")
+            while not http.started and not serving.done():
+                await asyncio.sleep(0.01)
+            if not serving.done() and not http.should_exit:
+                announce(url, resumed)
+            await serving
+            if first_boot is not None and first_boot.failure is not None:
+                raise EngineFailure(first_boot.failure)
+        finally:
+            watching.cancel()
+            await http.hang_up()
+            await server.close()
+        return received[0] if received else None
 
 
-async def _serve(
-    config: ServerConfig,
-    job: TrainJob | None,
-    announce: Callable[[str], None],
-    listener: socket.socket,
-    ledger: Ledger,
-    backends: Backends,
-    resume: bool,
-    on_resume: OnResume | None,
-) -> signal.Signals | None:
-    url = local_url(config.host, listener.getsockname()[1])
-    server = SwarmServer(config, ledger, backends, url=url)
+def _http_server(config: ServerConfig, server: SwarmServer, ledger: Ledger) -> HttpServer:
     events = EventStreams(ledger)
     app = create_app(
         RouteDependencies(
@@ -146,7 +156,7 @@ async def _serve(
             version=swarm.__version__,
         )
     )
-    http = HttpServer(
+    return HttpServer(
         uvicorn.Config(
             app,
             http=GuardedConnection,
@@ -161,27 +171,6 @@ async def _serve(
         ),
         events.close,
     )
-    watching = asyncio.create_task(_watch_shutdown(server, http), name="shutdown watch")
-    first_boot = None if job is None else _FirstBoot(server, http)
-    received: list[signal.Signals] = []
-    _on_signals(lambda number: (received.append(number), http.handle_exit(number, None)))
-    try:
-        await server.lease.restore()
-        # Before the first request, which may belong to an episode of the previous server process.
-        await _take_up(server, job, resume, on_resume)
-        serving = asyncio.create_task(http.serve(sockets=[listener]), name="http")
-        while not http.started and not serving.done():
-            await asyncio.sleep(0.01)
-        if not serving.done() and not http.should_exit:
-            announce(url)
-        await serving
-        if first_boot is not None and first_boot.failure is not None:
-            raise EngineFailure(first_boot.failure)
-    finally:
-        watching.cancel()
-        await http.hang_up()
-        await server.close()
-    return received[0] if received else None
 
 
 def _on_signals(receive: Callable[[signal.Signals], object]) -> None:
@@ -191,15 +180,14 @@ def _on_signals(receive: Callable[[signal.Signals], object]) -> None:
             asyncio.get_running_loop().add_signal_handler(number, receive, number)
 
 
-async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool, on_resume: OnResume | None) -> None:
-    """Resume the interrupted job. If a different `job` is given, start that one instead."""
+async def _take_up(server: SwarmServer, job: TrainJob | None, resume: bool) -> ResumedJob | None:
+    """Resume and return the interrupted job. If a different `job` is given, start that one instead."""
     if resume and await server.resume(job):
-        interrupted = server.job
-        if interrupted is not None and on_resume is not None:
-            on_resume(interrupted, server.lifecycle.weights.step)
-    elif job is not None:
+        return None if server.job is None else (server.job, server.lifecycle.weights.step)
+    if job is not None:
         await server.sync_job(job.model_dump(mode="json", exclude_defaults=True))
         await server.start_engine(resume)
+    return None
 
 
 class _FirstBoot:

@@ -8,15 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swarm.sinks.base import TrainingDescription, TrainingUpdate
 from swarm.sinks.rows import RunSink, episode_rows, list_rows, run_name, settings_of
+
+if TYPE_CHECKING:
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 LIBRARY = "tensorboard"
 FOLDER = "tensorboard"
 
 
-class TensorboardSink(RunSink["_TrainingFiles"]):
+class TensorboardSink(RunSink["EventFileWriter"]):
     """The sink of the event files in a folder. Steps that were undone disappear there."""
 
     def __init__(self, folder: Path) -> None:
@@ -30,62 +34,55 @@ class TensorboardSink(RunSink["_TrainingFiles"]):
     def holds(self, key: str) -> bool:
         return any(self._folder.glob(f"**/*-{key}/events.*"))
 
-    def _open(self, training: TrainingDescription) -> _TrainingFiles:
-        return _TrainingFiles(self._folder / (training.project or "default") / run_name(training), training)
-
-    def _log(self, run: _TrainingFiles, update: TrainingUpdate) -> None:
-        run.write(update)
-
-    def _finish(self, run: _TrainingFiles) -> None:
-        run.close()
-
-
-class _TrainingFiles:
-    def __init__(self, directory: Path, training: TrainingDescription) -> None:
+    def _open(self, training: TrainingDescription) -> EventFileWriter:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+        directory = self._folder / (training.project or "default") / run_name(training)
         is_new = not directory.exists()
-        self._writer = EventFileWriter(str(directory))
+        run = EventFileWriter(str(directory))
         if is_new:
             settings = settings_of(training)
             lines = ["| setting | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in settings.items())]
-            self._text("settings", "\n".join(lines), 0, training.begun_at)
+            _write_text(run, "settings", "\n".join(lines), 0, training.begun_at)
+        return run
 
-    def write(self, update: TrainingUpdate) -> None:
+    def _log(self, run: EventFileWriter, update: TrainingUpdate) -> None:
         if update.rewound_to is not None:
-            self._forget_after(update.rewound_to)
+            _forget_after(run, update.rewound_to)
         for step, at, values in list_rows(update):
-            self._scalars(values, step, at)
+            _write_scalars(run, values, step, at)
         for reading in update.system:
             # At seconds instead of steps, a later step would purge readings that have nothing to do with it.
-            self._scalars(reading.values, update.training.step, reading.at)
+            _write_scalars(run, reading.values, update.training.step, reading.at)
         for episode, row in zip(update.episodes, episode_rows(update.episodes), strict=True):
             told = f"reward {episode.reward:g}, advantage {episode.advantage}\n\n~~~\n{row[-1]}\n~~~"
-            self._text(f"episodes/{episode.chosen_as}", told, episode.step, episode.at)
-        self._writer.flush()
+            _write_text(run, f"episodes/{episode.chosen_as}", told, episode.step, episode.at)
+        run.flush()
 
-    def close(self) -> None:
-        self._writer.close()
+    def _finish(self, run: EventFileWriter) -> None:
+        run.close()
 
-    def _forget_after(self, step: int) -> None:
-        """Make TensorBoard leave out what was written for later steps."""
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-        restart = SessionLog(status=SessionLog.START)
-        self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=restart))
+def _forget_after(run: EventFileWriter, step: int) -> None:
+    """Make TensorBoard leave out what was written for later steps."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
-    def _scalars(self, values: Mapping[str, float], step: int, at: float) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
+    run.add_event(Event(wall_time=time.time(), step=step + 1, session_log=SessionLog(status=SessionLog.START)))
 
-        points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._writer.add_event(Event(wall_time=at, step=step, summary=Summary(value=points)))
 
-    def _text(self, tag: str, text: str, step: int, at: float) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.plugins.text.summary_v2 import text_pb
+def _write_scalars(run: EventFileWriter, values: Mapping[str, float], step: int, at: float) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
 
-        self._writer.add_event(Event(wall_time=at, step=step, summary=text_pb(tag, text)))
+    points = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+    run.add_event(Event(wall_time=at, step=step, summary=Summary(value=points)))
+
+
+def _write_text(run: EventFileWriter, tag: str, text: str, step: int, at: float) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.text.summary_v2 import text_pb
+
+    run.add_event(Event(wall_time=at, step=step, summary=text_pb(tag, text)))
 
 
 def open_tensorboard(runs: str) -> TensorboardSink:

@@ -35,34 +35,36 @@ MODEL_OF_OWN_TASKS = "micro"
 nano only knows the bundled tasks, in one wording each.
 """
 
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "--train-model",
+        help="nano, micro, or a model's directory (default: the job's, or else nano for a bundled environment and"
+        " micro for any other).",
+    ),
+]
+NameOption = Annotated[
+    str | None, typer.Option(help="Name of the training (default: the job's experiment_name, or the environment's).")
+]
+FolderOption = Annotated[
+    Path | None, typer.Option(help="Directory of the training (default: $SWARM_HOME/train/NAME, runs/train/NAME).")
+]
+
 
 def train(
     env: options.EnvOption,
     job: Annotated[Path | None, typer.Option(help="A job.yaml; without one, the default job of 60 steps.")] = None,
     program: Annotated[Path | None, typer.Option(help="A Python file with agent, reward or schedule.")] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            "--train-model",
-            help="nano, micro, or a model's directory (default: the job's, or else nano for a bundled environment and"
-            " micro for any other).",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name of the training (default: the job's experiment_name, or the environment's)."),
-    ] = None,
+    model: ModelOption = None,
+    name: NameOption = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin anew; the training of this name is kept under another one.")
     ] = False,
     url: Annotated[
         str | None, typer.Option(envvar="SWARM_URL", help="A running server; without one, a server for this run.")
     ] = None,
-    home: Annotated[
-        Path | None,
-        typer.Option(help="Directory of the training (default: $SWARM_HOME/train/NAME, runs/train/NAME)."),
-    ] = None,
+    home: FolderOption = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the job and of the order of tasks (default: the job's).")
     ] = None,

@@ -50,16 +50,17 @@ def blocks_of(page: Path) -> list[SkillBlock]:
 
 
 def commands_of(page: Path) -> set[str]:
-    """All commands of the package that a page names, in blocks and in its sentences."""
+    """All commands of the package that a page names, in blocks, indented lines and its sentences."""
     text = page.read_text().replace("\\\n", " ")
     lines = [
         line for block in BLOCK.finditer(text) if block["language"] == "bash" for line in block["text"].splitlines()
     ]
-    spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+    rest = BLOCK.sub("", text)
+    spans = re.findall(r"^ {4}(.+)|`([^`\n]+)`", rest, re.MULTILINE)
     found: set[str] = set()
-    for span in [*lines, *spans]:
+    for span in [*lines, *(indented or quoted for indented, quoted in spans)]:
         for part in re.split(r"\|\|?|&&?|;|\$\(|\bdo\b", re.sub(r"\"[^\"]*\"", "TEXT", span)):
-            words = re.sub(r"^\s*(?:nohup|env -u \w+|\w+=\S*)\s+", "", part).strip()
+            words = re.sub(r"^\s*(?:nohup|env -u \w+|\w+=\S*)\s+", "", part).strip().removeprefix(".venv/bin/")
             if re.match(r"(?:swarm|researcher) ", words):
                 found.add(words)
     return found
@@ -67,7 +68,7 @@ def commands_of(page: Path) -> set[str]:
 
 def unknown_options(command: str) -> set[str]:
     """What a command line names that is no command, or no option of it."""
-    words = shlex.split(command.replace(")", ""), comments=True)
+    words = shlex.split(re.sub(r"[)[\]]", "", command), comments=True)
     commands: Any = typer.main.get_command(APPS[words[0]])
     rest = words[1:]
     while rest and hasattr(commands, "commands") and not rest[0].startswith("-"):

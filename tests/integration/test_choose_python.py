@@ -50,14 +50,6 @@ def test_a_build_that_is_clearly_faster_is_taken_and_named(tmp_path: Path, make_
     assert f"{fast} is faster than {slow}" in chosen.stderr and f"PYTHON={slow}" in chosen.stderr
 
 
-def test_the_first_is_taken_without_a_word_if_a_later_one_is_slower(tmp_path: Path, make_build: MakeBuild) -> None:
-    fast, slow = make_build("fast"), make_build("slow", SLOW)
-
-    chosen = choose(tmp_path, fast, slow)
-
-    assert (chosen.returncode, chosen.stdout, chosen.stderr) == (0, f"{fast}\n", "")
-
-
 def test_what_has_no_name_of_its_version_is_found_as_python3(tmp_path: Path, make_build: MakeBuild) -> None:
     plain = make_build("plain", name="python3")
 

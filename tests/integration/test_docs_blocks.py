@@ -11,7 +11,6 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,15 +18,16 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from skill_blocks import commands_of, unknown_options
 
 import researcher.cli
-import swarm.cli
 from swarm import SwarmClient, Task, TrainJob
 from swarm.job import build_job
+from swarm.skills.folders import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-APPS = {"swarm": swarm.cli.app, "researcher": researcher.cli.app}
+ALL_PAGES = [*PAGES, *sorted((ROOT / "docs" / "tutorials").glob("*.md")), *sorted(SHIPPED.rglob("*.md"))]
 
 
 @dataclass(frozen=True)
@@ -69,43 +69,6 @@ def code_of(text: str) -> list[str]:
     return [*fenced, *("".join(line[4:] or "\n" for line in block.splitlines(True)) for block in indented)]
 
 
-COMMAND = re.compile(r"(?:\w+=\S* )*(?:\.venv/bin/)?(?:swarm|researcher|make) ")
-
-
-def is_usage(block: Block) -> bool:
-    lines = block.text.replace("\\\n", " ").splitlines()
-    commands = [line for line in lines if line.strip() and not line.startswith("#")]
-    return bool(commands) and all(COMMAND.match(line) for line in commands)
-
-
-def commands_exist(block: Block) -> None:
-    """Every command of a usage block is there, with every option that it names; `a | b` are several commands."""
-    for line in block.text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        while words and re.fullmatch(r"\w+=\S*", words[0]):
-            words = words[1:]
-        if not words:
-            continue
-        if words[0] == "make":
-            assert words[1] in targets()
-            continue
-        program, verbs = Path(words[0]).name, [words[1]]
-        for before, word in pairwise(words[1:]):
-            verbs += [word] if before == "|" else []
-        commands: Any = typer.main.get_command(APPS[program])
-        # A group that is a command as well may stand without one of its commands.
-        if (group := commands.commands[words[1]]) and {*words[2:3]} & {*getattr(group, "commands", ())}:
-            commands, verbs = group, [words[2]]
-        named = set(re.findall(r"(?<![\w-])--[a-z-]+", line.partition(" #")[0]))
-        for verb in verbs:
-            known = {option for parameter in commands.commands[verb].params for option in parameter.opts}
-            assert named <= known, (line, named - known)
-
-
-def targets() -> set[str]:
-    return set(re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-
-
 def test_the_fields_of_a_webhook_on_the_page_are_those_of_a_post() -> None:
     shown = json.loads(blocks()[WEBHOOK].text)
     assert shown["event"] in NEWS.values() and shown["schema"] == SCHEMA
@@ -135,9 +98,11 @@ SLOW_AGENTS = ["own-agent.md: from langchain_openai import ChatOpenAI", "own-age
 RECORDED = "operations.md: from pathlib import Path"
 
 
-@pytest.mark.parametrize("name", [name for name, block in blocks().items() if is_usage(block)])
-def test_commands_and_options_are_those_there_are(name: str) -> None:
-    commands_exist(blocks()[name])
+@pytest.mark.parametrize(
+    "page", [page for page in ALL_PAGES if commands_of(page)], ids=lambda page: "-".join(page.parts[-2:])
+)
+def test_commands_that_a_page_names_are_there_with_their_options(page: Path) -> None:
+    assert {command: unknown for command in commands_of(page) if (unknown := unknown_options(command))} == {}
 
 
 @pytest.mark.parametrize(("name", "settings"), JOBS.items())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from skill_blocks import blocks_of, commands_of, free_ports, unknown_options, walk
+from skill_blocks import blocks_of, free_ports, walk
 
 from swarm.job import build_job
 
@@ -69,11 +69,6 @@ def test_every_tutorial_is_walked() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_that_a_tutorial_names_are_there_with_their_options(page: Path) -> None:
-    assert {command: unknown for command in commands_of(page) if (unknown := unknown_options(command))} == {}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_blocks_that_need_a_cluster_are_valid_jobs_and_name_options_that_there_are(page: Path) -> None:
     for block in blocks_of(page):
         if block.reason is None:
@@ -83,7 +78,6 @@ def test_blocks_that_need_a_cluster_are_valid_jobs_and_name_options_that_there_a
         elif block.language == "json":
             assert json.loads(block.text)
         else:
-            # The options of the package's own commands are checked above.
             assert all(shlex.split(line, comments=True) for line in block.text.splitlines())
 
 

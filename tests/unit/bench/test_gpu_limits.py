@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from bench.gpu.models import ModelShape, build_model, random_batch
-from bench.gpu.parts.learning import compare
-from bench.gpu.parts.sampling import limit_of_memory
-from bench.gpu.parts.training import BatchSize, products_of_step
 
-SHAPE = ModelShape(hidden=32, intermediate=64, layers=2, heads=4, key_heads=2, vocabulary=100)
+@pytest.fixture(scope="module", autouse=True)
+def late_imports() -> None:
+    global torch, build_model, random_batch, compare, limit_of_memory, BatchSize, products_of_step, SHAPE
+    import torch
+
+    from bench.gpu.models import ModelShape, build_model, random_batch
+    from bench.gpu.parts.learning import compare
+    from bench.gpu.parts.sampling import limit_of_memory
+    from bench.gpu.parts.training import BatchSize, products_of_step
+
+    SHAPE = ModelShape(hidden=32, intermediate=64, layers=2, heads=4, key_heads=2, vocabulary=100)
 
 
 def test_shape_counts_the_weights_of_the_model_that_is_built() -> None:
@@ -18,11 +23,6 @@ def test_shape_counts_the_weights_of_the_model_that_is_built() -> None:
     matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
     assert matrices == SHAPE.of_layers + SHAPE.of_head
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
-
-
-def test_name_tells_the_size() -> None:
-    assert ModelShape(896, 4864, 24, 14, 2, 151_936).name == "0.49 B"
-    assert SHAPE.name == "0.0 M"
 
 
 def test_one_request_is_bound_by_the_weights_and_many_by_their_caches() -> None:

@@ -200,24 +200,23 @@ def _enum(values: type[StrEnum]) -> Enum:
     return Enum(values, native_enum=False, length=ENUM_LENGTH, values_callable=_member_values)
 
 
-def _revision() -> Column[int]:
-    return Column("revision", TYPES[int], nullable=False, default=0)
-
-
-STUDIES = _rows("studies", Study, "study", Column("digest", Json), _revision(), Index(None, "created_at"))
+STUDIES = _rows(
+    "studies", Study, "study", Column("digest", Json), Column("revision", TYPES[int], nullable=False, default=0),
+    Index(None, "created_at"),
+)  # fmt: skip
 CHARTERS = _rows("charters", StoredCharter, "charter of study", key=("study_id",))
 HYPOTHESES = _rows(
     "hypotheses", StoredHypothesis, "hypothesis", UniqueConstraint("study_id", "key"), parents=("parent_id",)
 )
 EXPERIMENTS = _rows(
-    "experiments", Experiment, "experiment", _revision(), UniqueConstraint("study_id", "name"),
-    Index(None, "study_id", "revision"), Index(None, "hypothesis_id"), parents=("parent_id", "second_parent_id"),
+    "experiments", Experiment, "experiment", UniqueConstraint("study_id", "name"),
+    Index(None, "hypothesis_id"), parents=("parent_id", "second_parent_id"),
 )  # fmt: skip
-PLANS = _rows("plans", IterationDocument, "plan", _revision(), key=("study_id", "iteration"))
+PLANS = _rows("plans", IterationDocument, "plan", key=("study_id", "iteration"))
 ANALYSES = _rows("analyses", IterationDocument, "analysis", key=("study_id", "iteration"))
 RUNS = _rows(
-    "runs", Run, "run", _revision(), UniqueConstraint("experiment_id", "seed", "rung", "attempt"),
-    UniqueConstraint("idempotency_key"), Index(None, "study_id", "created_at"), Index(None, "study_id", "revision"),
+    "runs", Run, "run", UniqueConstraint("experiment_id", "seed", "rung", "attempt"),
+    UniqueConstraint("idempotency_key"), Index(None, "study_id", "created_at"),
 )  # fmt: skip
 RUN_SUMMARIES = RUNS.read_as(RunSummary)
 # The key of a point is the whole row but for its value: without a rowid SQLite stores each point once instead of twice.

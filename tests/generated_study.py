@@ -254,7 +254,7 @@ class _Rows:
                 *(status.value, "http://one", "{}", json.dumps({"total_steps": 5}), "{}", reason),
                 None if diagnosis is None else json.dumps(dict(diagnosis)),
                 None if cost is None else json.dumps(cost_to_json(cost)),
-                *(0, 5 if status is RunStatus.FINISHED else None, self._clock, self._clock, self._clock, 0, 0),
+                *(0, 5 if status is RunStatus.FINISHED else None, self._clock, self._clock, self._clock, 0),
             )
         )
         return name
@@ -281,8 +281,7 @@ class _Rows:
 
 _RUN = (
     "id study_id experiment_id seed attempt idempotency_key status server_url external_ids job environment exit_reason "
-    "diagnosis training_cost base_weight_version final_weight_version created_at started_at updated_at revision "
-    "rung"
+    "diagnosis training_cost base_weight_version final_weight_version created_at started_at updated_at rung"
 )
 _SCORE = "run_id phase split metric weight_version episodes successes mean stderr evaluator_hash details created_at"
 

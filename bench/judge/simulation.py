@@ -132,7 +132,6 @@ def _train(
             for trial in trials:
                 common = shared.setdefault(trial.seed, random.normal())
                 _store_run(database, trial, charter, truth, random, common)
-            _number(database, deps.study_id, "runs")
         if is_piloted(deps, state):
             design(deps, state)
 
@@ -141,15 +140,6 @@ def _make_ready(database: sqlite3.Connection, study: str) -> None:
     with database:
         database.execute("begin immediate")
         database.execute("update experiments set status = 'ready' where study_id = ?", (study,))
-        _number(database, study, "experiments")
-
-
-def _number(database: sqlite3.Connection, study: str, table: str) -> None:
-    """Give rows that were written past the store a revision, without which readers would not see them as new."""
-    (revision,) = database.execute(
-        "update studies set revision = revision + 1 where id = ? returning revision", (study,)
-    ).fetchone()
-    database.execute(f"update {table} set revision = ? where study_id = ?", (revision, study))
 
 
 def _store_run(
@@ -189,8 +179,8 @@ def _store_attempt(
     is_well = diagnosis is None
     database.execute(
         "insert into runs (id, study_id, experiment_id, seed, attempt, idempotency_key, status, external_ids, job,"
-        " environment, exit_reason, diagnosis, created_at, started_at, updated_at, revision, rung) values (?, ?, ?,"
-        " ?, ?, ?, ?, '{}', '{}', '{}', ?, ?, 0, 0, 0, 0, 0)",
+        " environment, exit_reason, diagnosis, created_at, started_at, updated_at, rung) values (?, ?, ?,"
+        " ?, ?, ?, ?, '{}', '{}', '{}', ?, ?, 0, 0, 0, 0)",
         (
             *(run_id, study, trial.experiment.id, trial.seed, attempt, f"{study}/{arm}/{trial.seed}/{attempt}"),
             *("finished" if is_well else "failed", "done" if is_well else diagnosis["sentence"]),

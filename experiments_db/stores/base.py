@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from experiments_db.engine import Database
 from experiments_db.errors import InvalidRecord, RecordNotFound, StoreLeaseLost
-from experiments_db.records import JsonObject, Lease
+from experiments_db.records import BudgetEntry, JsonObject, Lease
 from experiments_db.tables import LEASES, ROWS, STUDIES, Rows
 
 RecordT = TypeVar("RecordT")
@@ -151,7 +151,7 @@ def add(connection: Connection, rows: Rows[RecordT], values: Mapping[str, Any]) 
     """Insert a row and return it as stored. Raises RecordNotFound for a reference to nothing."""
     _check_references(connection, rows, values)
     statement = insert(rows.table).values(values).returning(*rows.columns)
-    return rows.record(*connection.execute(statement).one())
+    return _counted(connection, rows.record(*connection.execute(statement).one()))
 
 
 def put(
@@ -169,7 +169,7 @@ def put(
     _check_references(connection, rows, values)
     insert_rows(connection, rows, [values], key=key, replace=replace)
     (stored,) = read(connection, rows, _select_by(rows, tuple(key), False), **{name: values[name] for name in key})
-    return stored
+    return _counted(connection, stored)
 
 
 def change(connection: Connection, rows: Rows[RecordT], key: Any, **values: Any) -> RecordT:
@@ -178,26 +178,24 @@ def change(connection: Connection, rows: Rows[RecordT], key: Any, **values: Any)
     row = connection.execute(statement).one_or_none()
     if row is None:
         raise RecordNotFound(f"there is no {rows.noun} {key!r}")
-    return rows.record(*row)
+    return _counted(connection, rows.record(*row))
 
 
-def renumber(connection: Connection, rows: Rows[RecordT], study_id: str, key: Any, **values: Any) -> RecordT:
-    """Change columns of a row, give the row the next revision of its study, and return it.
-
-    Every write locks its row before the counter, so that no two of them wait for each other.
-    """
-    require(connection, rows, key, lock=True)
-    revision = connection.execute(_COUNT, {"of_study": study_id}).scalar_one()
-    return change(connection, rows, key, revision=revision, **values)
+def count_write(connection: Connection, study_id: str) -> None:
+    """Give a study its next revision. Every write locks its own row first, so that no two wait for each other."""
+    connection.execute(_COUNT, {"of_study": study_id})
 
 
-_COUNT = (
-    update(STUDIES.table)
-    .where(STUDIES.c.id == bindparam("of_study"))
-    .values(revision=STUDIES.c.revision + 1)
-    .returning(STUDIES.c.revision)
-)
-"""Takes the next revision of a study. Made once, for making it takes longer than carrying it out."""
+_COUNT = update(STUDIES.table).where(STUDIES.c.id == bindparam("of_study")).values(revision=STUDIES.c.revision + 1)
+"""Made once, for making it takes longer than carrying it out."""
+
+
+def _counted(connection: Connection, record: RecordT) -> RecordT:
+    """Count the write of a record of a study. A charge is not counted: times are charged with every heartbeat."""
+    study_id = getattr(record, "study_id", None)
+    if study_id is not None and not isinstance(record, BudgetEntry):
+        count_write(connection, study_id)
+    return record
 
 
 def _check_references(connection: Connection, rows: Rows[Any], values: Mapping[str, Any]) -> None:

@@ -27,11 +27,9 @@ TABLES = tuple(
 
 LEFT_OUT = {
     "studies": {"status", "status_reason", "digest", "revision", "updated_at", "finished_at"},
-    "experiments": {"revision"},
-    "plans": {"revision"},
     "findings": {"retracted_at", "retraction", "retracted_by"},
     # The removal of checkpoints is recorded there once the servers have stopped.
-    "runs": {"external_ids", "revision", "updated_at"},
+    "runs": {"external_ids", "updated_at"},
 }
 """Columns that this program writes after the end, by table."""
 

@@ -15,7 +15,6 @@ from experiments_db.stores.base import (
     check_text,
     new_id,
     put,
-    renumber,
     require,
 )
 from experiments_db.tables import ANALYSES, DECISIONS, FINDINGS, PLANS, Rows
@@ -64,8 +63,6 @@ class FindingStore(StoreBase):
         }
         with self._write() as connection:
             put(connection, rows, values, key=ITERATION, replace=("document", "created_at"))
-            if rows is PLANS:
-                renumber(connection, rows, study_id, (study_id, iteration))
 
     def find_plan(self, study_id: str, iteration: int) -> IterationDocument | None:
         return self._find(PLANS, study_id=study_id, iteration=iteration)

@@ -23,7 +23,7 @@ from experiments_db.records import (
     MetricPoint,
     MetricSpan,
 )
-from experiments_db.stores.base import StoreBase, check_finite, check_text, insert_rows, put, renumber, require
+from experiments_db.stores.base import StoreBase, check_finite, check_text, count_write, insert_rows, put, require
 from experiments_db.stores.curves import OWNERS, Steps, read_names, read_spans, select_last
 from experiments_db.tables import EPISODES, EVALUATION_SUMMARIES, EVALUATIONS, METRIC_POINTS, RUNS, Rows
 
@@ -70,7 +70,7 @@ class MeasurementStore(StoreBase):
             run = require(connection, RUNS, run_id, lock=True)
             key = ("run_id", "name", "step")
             insert_rows(connection, METRIC_POINTS, rows, key=key, replace=("value", "recorded_at"))
-            renumber(connection, RUNS, run.study_id, run_id)
+            count_write(connection, run.study_id)
 
     def list_metrics(self, run_ids: Collection[str], *, names: Collection[str] | None = None) -> list[MetricPoint]:
         """Return points of these runs by run, name and step; `names` None means every curve."""
@@ -116,7 +116,7 @@ class MeasurementStore(StoreBase):
         with self._write() as connection:
             run = require(connection, RUNS, run_id, lock=True)
             stored = put(connection, EVALUATIONS, values, key=("run_id", "phase", "split"))
-            renumber(connection, RUNS, run.study_id, run_id)
+            count_write(connection, run.study_id)
             return stored
 
     def find_evaluation(self, run_id: str, phase: str, split: str) -> DetailedEvaluation | None:

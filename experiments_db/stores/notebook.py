@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NotRequired, TypedDict, Unpack
 
+from sqlalchemy import Connection
+
 from experiments_db.errors import StoreConflict
 from experiments_db.kinds import TOOL, NoteKind, QuestionStatus
 from experiments_db.records import JsonObject, NotebookEntry, PlannerQuestion, ProgramTrial, Review
@@ -108,7 +110,7 @@ class NotebookStore(StoreBase):
         """Store an answer to an open question. Raises RecordNotFound, and StoreConflict if it is not open."""
         check_text(answer=answer)
         with self._write() as connection:
-            status = require(connection, QUESTIONS, question_id, lock=True).status
+            status = _lock_question(connection, question_id).status
             if status is not QuestionStatus.OPEN:
                 raise StoreConflict(f"question {question_id} is {status}: it takes no answer")
             answered = {"status": QuestionStatus.ANSWERED, "answer": answer, "answered_at": self._clock()}
@@ -122,7 +124,7 @@ class NotebookStore(StoreBase):
         Raises RecordNotFound.
         """
         with self._write() as connection:
-            question = require(connection, QUESTIONS, question_id, lock=True)
+            question = _lock_question(connection, question_id)
             if is_expired:
                 if question.status is not QuestionStatus.OPEN:
                     return question
@@ -177,3 +179,9 @@ class NotebookStore(StoreBase):
     def list_reviews(self, study_id: str) -> list[Review]:
         """Return reviews, oldest first."""
         return self._list(REVIEWS, study_id=study_id)
+
+
+def _lock_question(connection: Connection, question_id: int) -> PlannerQuestion:
+    """Lock the study before its question, as whoever asks the next one does."""
+    require(connection, STUDIES, require(connection, QUESTIONS, question_id).study_id, lock=True)
+    return require(connection, QUESTIONS, question_id, lock=True)

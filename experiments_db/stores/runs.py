@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from experiments_db.errors import IllegalMove, StoreConflict
 from experiments_db.kinds import RUN_MOVES, RunStatus
 from experiments_db.records import JsonObject, Run
-from experiments_db.stores.base import StoreBase, check_text, find, new_id, put, renumber, require
+from experiments_db.stores.base import StoreBase, change, check_text, find, new_id, put, require
 from experiments_db.tables import EXPERIMENTS, RUNS
 
 
@@ -75,7 +75,7 @@ class RunStore(StoreBase):
             run = put(connection, RUNS, values, key=("idempotency_key",))
             if (run.experiment_id, run.seed, run.rung, run.attempt) != (experiment_id, seed, rung, attempt):
                 raise StoreConflict(f"idempotency key {idempotency_key!r} belongs to {run.id}, which is another run")
-            return renumber(connection, RUNS, run.study_id, run.id)
+            return run
 
     def update_run(self, run_id: str, *, status: RunStatus | None = None, **update: Unpack[RunUpdate]) -> Run:
         """Change the fields that are given; None leaves a field as it is. The present status again is accepted.
@@ -89,7 +89,7 @@ class RunStore(StoreBase):
             run = require(connection, RUNS, run_id, lock=True)
             if status is not None and status != run.status:
                 changes |= _move(run, status, changes["updated_at"])
-            return renumber(connection, RUNS, run.study_id, run_id, **changes)
+            return change(connection, RUNS, run_id, **changes)
 
     def get_run(self, run_id: str) -> Run:
         """Return one run. Raises RecordNotFound."""

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from experiments_db.errors import FrozenCharter, InvalidRecord, StoreConflict, TestSplitOpened
 from experiments_db.kinds import Author, ExperimentStatus, Operator, Outcome, StudyStatus
 from experiments_db.records import Experiment, JsonObject, StoredCharter, StoredHypothesis, Study, hash_json
-from experiments_db.stores.base import StoreBase, add, change, check_text, new_id, put, renumber, require
+from experiments_db.stores.base import StoreBase, add, change, check_text, new_id, put, require
 from experiments_db.stores.digests import digest_to_json, take_digest
 from experiments_db.tables import CHARTERS, EXPERIMENTS, HYPOTHESES, RUNS, STUDIES
 
@@ -187,8 +187,7 @@ class StudyStore(StoreBase):
             "updated_at": now,
         }
         with self._write() as connection:
-            stored = put(connection, EXPERIMENTS, values, key=("study_id", "name"))
-            return renumber(connection, EXPERIMENTS, study_id, stored.id)
+            return put(connection, EXPERIMENTS, values, key=("study_id", "name"))
 
     def revise_experiment(
         self,
@@ -212,7 +211,7 @@ class StudyStore(StoreBase):
                 used = select(RUNS.c.id).where(RUNS.c.experiment_id == experiment_id).limit(1)
                 if program_code != arm.program_code and connection.execute(used).first() is not None:
                     raise StoreConflict(f"experiment {arm.name!r} has runs; its code is fixed, make a new arm of it")
-            return renumber(connection, EXPERIMENTS, arm.study_id, experiment_id, updated_at=self._clock(), **changes)
+            return change(connection, EXPERIMENTS, experiment_id, updated_at=self._clock(), **changes)
 
     def find_experiment(self, study_id: str, name: str) -> Experiment | None:
         return self._find(EXPERIMENTS, study_id=study_id, name=name)

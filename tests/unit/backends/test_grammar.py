@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from constrained_rollouts import END, PROMPT, TOKENIZER, TOOL_CALL, VOCABULARY, bundled_model, schema
+from constrained_rollouts import END, PERSON, PROMPT, TOKENIZER, TOOL_CALL, VOCABULARY, bundled_model, schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -114,15 +114,7 @@ def test_any_walk_through_the_masks_of_a_schema_is_valid_json_of_it(wanted: dict
 SCHEMAS: list[dict[str, Any]] = [
     {"type": "integer", "minimum": -5, "maximum": 12},
     {"type": "array", "items": {"enum": ["a", "bc", 3]}, "minItems": 1, "maxItems": 4},
-    {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "maxLength": 6},
-            "age": {"type": "integer", "minimum": 0, "maximum": 150},
-        },
-        "required": ["name", "age"],
-        "additionalProperties": False,
-    },
+    json.loads(PERSON.text),
     {
         "$defs": {
             "node": {

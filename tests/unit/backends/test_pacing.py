@@ -60,22 +60,16 @@ def test_a_request_without_company_begins_at_once(gathering: Gathering, time: Ti
         time.now += 0.2
 
 
-def test_half_of_those_that_were_there_at_once_are_awaited(gathering: Gathering) -> None:
-    seen_together(gathering, 12)
-    for waiting in range(1, 6):
+@pytest.mark.parametrize(("present", "awaited"), [(12, 6), (10 * MOST_AWAITED, MOST_AWAITED)])
+def test_half_of_those_that_were_there_at_once_are_awaited_up_to_a_limit(
+    gathering: Gathering, present: int, awaited: int
+) -> None:
+    seen_together(gathering, present)
+    for waiting in range(1, awaited):
         gathering.arrived(present=waiting)
         assert gathering.wait_s(waiting) > 0
-    gathering.arrived(present=6)
-    assert gathering.wait_s(6) == 0
-
-
-def test_no_more_are_awaited_than_make_a_pass_cheaper(gathering: Gathering) -> None:
-    seen_together(gathering, 10 * MOST_AWAITED)
-    for waiting in range(1, MOST_AWAITED):
-        gathering.arrived(present=waiting)
-        assert gathering.wait_s(waiting) > 0
-    gathering.arrived(present=MOST_AWAITED)
-    assert gathering.wait_s(MOST_AWAITED) == 0
+    gathering.arrived(present=awaited)
+    assert gathering.wait_s(awaited) == 0
 
 
 def test_silence_ends_the_wait(gathering: Gathering, time: Time) -> None:
@@ -117,14 +111,7 @@ def test_those_who_are_left_over_for_want_of_room_hold_nobody(gathering: Gatheri
     assert gathering.wait_s(waiting=2) == 0
 
 
-def test_a_crowd_is_forgotten(gathering: Gathering, time: Time) -> None:
-    seen_together(gathering, 12)
-    time.now += 2 * WINDOW_S
-    gathering.arrived(present=1)
-    assert gathering.wait_s(1) == 0
-
-
-def test_a_crowd_is_remembered_through_a_training_step(gathering: Gathering, time: Time) -> None:
+def test_a_crowd_is_remembered_through_a_training_step_and_then_forgotten(gathering: Gathering, time: Time) -> None:
     seen_together(gathering, 12)
     time.now += 0.9 * WINDOW_S
     gathering.arrived(present=1)
@@ -132,6 +119,10 @@ def test_a_crowd_is_remembered_through_a_training_step(gathering: Gathering, tim
     time.now += 0.9 * WINDOW_S
     gathering.arrived(present=1)
     assert gathering.wait_s(1) > 0
+    gathering.begun()
+    time.now += 2 * WINDOW_S
+    gathering.arrived(present=1)
+    assert gathering.wait_s(1) == 0
 
 
 FAILED = ["engine_failure", "sampling failed", None]

@@ -33,18 +33,11 @@ time.sleep(600)
 """
 
 
-async def run(code: str, *arguments: str, log_path: Path, grace_s: float = 0.3) -> GuardedProcess:
-    command = [
-        sys.executable,
-        str(GUARD),
-        str(grace_s),
-        "all",
-        sys.executable,
-        "-c",
-        code,
-        *arguments,
-    ]
-    return await start_process(command, os.environ, log_path, grace_s=grace_s)
+async def run(
+    code: str, *arguments: str, log_path: Path, grace_s: float = 0.3, cores: str = "all", **variables: str
+) -> GuardedProcess:
+    command = [sys.executable, str(GUARD), str(grace_s), cores, sys.executable, "-c", code, *arguments]
+    return await start_process(command, {**os.environ, **variables}, log_path, grace_s=grace_s)
 
 
 def family(path: Path) -> list[int]:
@@ -117,8 +110,7 @@ async def test_command_that_cannot_be_run_is_named(tmp_path: Path) -> None:
 async def test_command_keeps_to_its_cores(tmp_path: Path) -> None:
     core = max(os.sched_getaffinity(0))
     code = "import os, sys; sys.exit(len(os.sched_getaffinity(0)) * 10 + 1)"
-    command = [sys.executable, str(GUARD), "1", str(core), sys.executable, "-c", code]
-    process = await start_process(command, os.environ, tmp_path / "log", grace_s=1)
+    process = await run(code, log_path=tmp_path / "log", cores=str(core))
     await until(process.exited.is_set)
     assert process.exit_status == 11
 
@@ -127,8 +119,7 @@ async def test_temporary_files_of_a_run_go_with_it(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "left").write_text("behind")
-    command = [sys.executable, str(GUARD), "1", "all", sys.executable, "-c", "pass"]
-    process = await start_process(command, {**os.environ, "TMPDIR": str(own)}, tmp_path / "log", grace_s=1)
+    process = await run("pass", log_path=tmp_path / "log", TMPDIR=str(own))
     await until(process.exited.is_set)
     assert not own.exists()
 

@@ -226,10 +226,6 @@ def test_grammar_that_is_no_schema_or_too_large_is_refused() -> None:
             write_lark(Grammar(GrammarKind.JSON_SCHEMA, text), {2}, eos_id=2)
 
 
-def test_facts_are_those_of_the_files(facts: ModelFacts) -> None:
-    assert (facts.parameters, facts.vocabulary, facts.stop_ids, facts.eos_id) == (475_904, 384, frozenset({2}), 2)
-
-
 def test_new_conversation_goes_to_the_least_loaded_and_comes_back_to_where_it_was() -> None:
     router = PrefixRouter(max_num_seqs=16)
     long = list(range(3 * BLOCK_TOKENS))

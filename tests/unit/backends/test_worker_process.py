@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from swarm.backends.process.worker_process import WorkerProcess
-from swarm.errors import CheckpointError, EngineFailure
+from swarm.errors import EngineFailure
 from swarm.types import FinishReason
 
 pytestmark = pytest.mark.anyio
@@ -33,8 +33,6 @@ while data := os.read(0, 2**16):
         if op == "echo":
             print("a library prints", flush=True)
             send({"id": number, "result": message["args"]})
-        elif op == "refuse":
-            send({"id": number, "error": ["checkpoint_error", "no such checkpoint", None]})
         elif op == "count":
             for token in range(message["args"]):
                 send({"tokens": [[number, [token], [-0.5], None]], "version": 3})
@@ -69,11 +67,6 @@ async def test_answers_and_prints_do_not_mix(worker: WorkerProcess, tmp_path: Pa
     answers = await asyncio.gather(*(worker.call("echo", number, timeout_s=60) for number in range(50)))
     assert answers == list(range(50))
     assert "a library prints" in (tmp_path / "logs" / "worker.log").read_text()
-
-
-async def test_error_of_the_worker_keeps_its_class(worker: WorkerProcess) -> None:
-    with pytest.raises(CheckpointError, match="no such checkpoint"):
-        await worker.call("refuse", None, timeout_s=60)
 
 
 async def test_stream_gives_all_tokens_in_order(worker: WorkerProcess) -> None:

@@ -41,7 +41,7 @@ def backup(
         from swarm.server.backup import back_up
 
         saved = back_up(options.home_named(home), directory)
-        typer.echo(json.dumps(_saved(saved)) if as_json else f"{directory}: {_text_of(saved)}")
+        typer.echo(json.dumps(asdict(saved), default=str) if as_json else f"{directory}: {_text_of(saved)}")
 
 
 def restore(
@@ -55,17 +55,13 @@ def restore(
 
         done = backups.restore(directory, options.home_named(home))
         if as_json:
-            aside = None if done.aside is None else str(done.aside)
-            typer.echo(json.dumps({**_saved(done.saved), "set_aside": aside, "replaced": done.replaced}))
+            shown = {**asdict(done.saved), "set_aside": done.aside, "replaced": done.replaced}
+            typer.echo(json.dumps(shown, default=str))
             return
         typer.echo(f"{done.home}: {_text_of(done.saved)}")
         if done.aside is not None:
             typer.echo(f"set aside in {done.aside}: {done.replaced or 'runs without a ledger'}", err=True)
         typer.echo(f"to go on: swarm start --home {shlex.quote(str(done.home))}", err=True)
-
-
-def _saved(saved: Saved) -> dict[str, object]:
-    return {**asdict(saved), "directory": str(saved.directory)}
 
 
 def _text_of(saved: Saved) -> str:

@@ -103,7 +103,6 @@ class Dashboard(App[None]):
             self.query_one("#body").display = False
             return
         is_tall = self.size.height >= TALL_SCREEN_LINES
-        self.screen.set_class(is_tall, "is-tall")
         self.screen.set_class(snapshot.error is not None, "is-stale")
         self._show("header", panels.header(snapshot, is_paused=self.is_paused, is_short=not is_tall))
         self.query_one("#body").display = snapshot.status is not None

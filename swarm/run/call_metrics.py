@@ -49,9 +49,8 @@ RATE_WINDOW_S = 10.0
 class TokenRate:
     """Tokens per second over the last seconds; `total` counts them all."""
 
-    def __init__(self, window_s: float = RATE_WINDOW_S) -> None:
+    def __init__(self) -> None:
         self.total = 0
-        self._window_s = window_s
         self._counts: deque[tuple[float, int]] = deque()
 
     def add(self, tokens: int) -> None:
@@ -61,9 +60,9 @@ class TokenRate:
 
     def per_second(self) -> float:
         self._forget()
-        return sum(tokens for _, tokens in self._counts) / self._window_s
+        return sum(tokens for _, tokens in self._counts) / RATE_WINDOW_S
 
     def _forget(self) -> None:
-        horizon = time.monotonic() - self._window_s
+        horizon = time.monotonic() - RATE_WINDOW_S
         while self._counts and self._counts[0][0] < horizon:
             self._counts.popleft()

@@ -23,6 +23,8 @@ LEASE_EXPIRED = "lease_expired"
 EVALUATOR_DIED = "evaluator_died"
 PROCESS_MARK = "/"
 """The separator before the name of the process in an evaluator's name. Not every evaluator's name has one."""
+RESTORED_LEASE_S = 30.0
+"""The lease of an evaluation that runs when the server is restarted."""
 RETRY_S = 1.0
 """The pause before an expiry is repeated that could not be recorded."""
 
@@ -50,7 +52,6 @@ class Evaluations:
     running_job: RunningJob
     lifecycle: EngineLifecycle
     ledger: Ledger
-    restored_lease_s: float = 30.0
     last_done: EvaluationRow | None = None
     """The newest evaluation with a score."""
     _open: _Open | None = None
@@ -111,7 +112,7 @@ class Evaluations:
                 row = await self.ledger.abandon_evaluation(row.step, NO_EVALUATOR)
             if row.is_open:
                 now = time.monotonic()
-                self._open = _Open(row, now, self.restored_lease_s, now + self.restored_lease_s)
+                self._open = _Open(row, now, RESTORED_LEASE_S, now + RESTORED_LEASE_S)
                 logger.info("step %d: weight version %d is due to be scored", row.step, row.weight_version)
             self._notify()
 

@@ -20,6 +20,7 @@ MAX_ROLLBACKS = 2
 """Times that a run goes on at an earlier step. A fault that comes back each time is not one of the learning rate."""
 RATE_STEPS = 5
 """The number of steps before the good step whose learning rates count as having done well."""
+LIMITS = MetricLimits()
 WARNED, STOPPED, ROLLED_BACK = "guard.warned", "guard.stopped", "guard.rolled_back"
 """The kinds of events, one for each thing that the guard does."""
 
@@ -86,20 +87,11 @@ class TrainingGuard:
     The answer depends on the ledger alone, so a server that died before it was recorded gives the same one again.
     """
 
-    def __init__(
-        self,
-        running_job: RunningJob,
-        ledger: Ledger,
-        history: RunHistory,
-        *,
-        initial_step: int = 0,
-        limits: MetricLimits | None = None,
-    ) -> None:
+    def __init__(self, running_job: RunningJob, ledger: Ledger, history: RunHistory, *, initial_step: int) -> None:
         self._job = running_job
         self._ledger = ledger
         self._history = history
         self._initial_step = initial_step
-        self._limits = limits or MetricLimits()
         self._rows: list[StepRow] = []
         self._not_finite: str | None = None
 
@@ -125,14 +117,14 @@ class TrainingGuard:
     async def answer(self, step: int) -> GuardAction | None:
         """Return what follows from a fault that shows at this step, or None if there is nothing to do."""
         rows, mode = await self._up_to(step), self._mode(step)
-        finding = self._of_weights(step) or find_fault(rows, self._limits)
+        finding = self._of_weights(step) or find_fault(rows, LIMITS)
         if step < self._history.answered_step:
             # Older weights were loaded: the step is done anew.
             self._history = replace(self._history, answered_step=step - 1)
         if finding is None or step <= self._history.answered_step:
             return None
         if mode == "warn":
-            before = find_fault(rows[:-1], self._limits)
+            before = find_fault(rows[:-1], LIMITS)
             is_known = before is not None and before.kind == finding.kind
             return None if is_known else self._warning(finding)
         good = self._good_step(finding)

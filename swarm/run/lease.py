@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 
 from swarm.errors import LeaseLost, ServerLeased
@@ -19,9 +18,8 @@ class ServerLease:
     commands by hand need none.
     """
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._clock = clock
         self._row: LeaseRow | None = None
         self._ends_at = 0.0
         self._changing = asyncio.Lock()
@@ -30,11 +28,11 @@ class ServerLease:
         """Load the lease of the previous server process. Its holder gets the full time again to find the server."""
         self._row = await self._ledger.lease()
         if self._row is not None:
-            self._ends_at = self._clock() + self._row.ttl_s
+            self._ends_at = time.monotonic() + self._row.ttl_s
 
     def view(self) -> LeaseView | None:
         """Return the lease, or None if there is none or it has expired."""
-        row, left_s = self._row, self._ends_at - self._clock()
+        row, left_s = self._row, self._ends_at - time.monotonic()
         return None if row is None or left_s <= 0 else _view(row, left_s)
 
     async def take(self, wanted: LeaseRequest) -> LeaseView:
@@ -53,7 +51,7 @@ class ServerLease:
                     database=wanted.database,
                     ttl_s=wanted.ttl_s,
                 )
-            self._ends_at = self._clock() + wanted.ttl_s
+            self._ends_at = time.monotonic() + wanted.ttl_s
             return _view(row, wanted.ttl_s)
 
     async def release(self) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def clean(home: Path, *, keep_days: float, is_dry_run: bool = False) -> Cleaned:
     if not path.is_file():
         raise NotFound(f"{home} holds no ledger: give the --home of a server")
     ended_before = time.time() - keep_days * DAY_S
-    with _locked(path, is_dry_run):
+    with nullcontext() if is_dry_run else closing(hold_lock(path)):
         run = newest_run(path)
         step = 0 if run is None else _recovery_step(home, run)
         do = estimate_compaction if is_dry_run else compact
@@ -89,15 +88,3 @@ def _superfluous(home: Path, run: NewestRun | None) -> list[Path]:
         if run is not None and (found.number < run.job.job_id or (found.number == run.job.job_id and is_done))
         for path in found.checkpoints.superfluous()
     ]
-
-
-@contextmanager
-def _locked(path: Path, is_dry_run: bool) -> Generator[None]:
-    if is_dry_run:
-        yield
-        return
-    lock = hold_lock(path)
-    try:
-        yield
-    finally:
-        lock.close()

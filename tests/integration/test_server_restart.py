@@ -116,10 +116,8 @@ def test_a_server_ended_by_a_signal_goes_on_and_one_told_to_stop_does_not(tmp_pa
         assert http.get("/v1/swarm/status").json()["state"] == "OFFLINE"
 
 
-REPLAYED: list[dict[str, Any]] = [{}]
 REPLAYED_SLOWLY: list[dict[str, Any]] = [
     {"algorithm": "gae", "lam": 0.9, "critic_warmup": 2},
-    {"algorithm": "optimal_token_baseline", "rollout_is": "token", "policy_loss": "dro", "dro_beta": 0.1},
     {
         "algorithm": "gdpo",
         "gdpo_reward_keys": ["right", "short"],
@@ -135,7 +133,7 @@ REPLAYED_SLOWLY: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     "settings",
-    [*REPLAYED, *(pytest.param(settings, marks=pytest.mark.slow) for settings in REPLAYED_SLOWLY)],
+    [{}, *(pytest.param(settings, marks=pytest.mark.slow) for settings in REPLAYED_SLOWLY)],
     ids=lambda settings: str(settings.get("algorithm", "grpo")),
 )
 def test_replayed_training_equals_uninterrupted_training_bit_for_bit(

@@ -173,13 +173,6 @@ def split_of(number: int) -> str:
     return {0: "validation", 1: "test"}.get(number, "train")
 
 
-def test_the_plain_agent_plays_sessions_of_several_turns(start_server: Any) -> None:
-    url = start_server(TrainJob(engine="fake")).url
-    done = CliRunner().invoke(app, ["eval", "--env", "guess", "--url", url, "-n", "4", "--json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["episodes"] == 4
-
-
 def test_the_programs_and_the_job_of_the_page_can_be_read(tmp_path: Path) -> None:
     text = PAGE.read_text().partition("\n## Programs\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -202,16 +195,7 @@ def scores_by_version(client: SwarmClient) -> dict[int, list[float | None]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        "",
-        "max_staleness: 1\n",
-        pytest.param("stop_rule: enough_non_constant_tasks\n", marks=pytest.mark.slow),
-        pytest.param("stop_rule: enough_episodes\n", marks=pytest.mark.slow),
-    ],
-    ids=["exact batches", "stale episodes", "dynamic sampling", "by episodes"],
-)
+@pytest.mark.parametrize("settings", ["", "max_staleness: 1\n"], ids=["exact batches", "stale episodes"])
 def test_scores_on_the_way_are_of_the_step_they_are_labelled_with(own: Path, start_server: Any, settings: str) -> None:
     scored = [0, 2, 4, 5]
     (own / "job.yaml").write_text(JOB.replace("total_steps: 3", "total_steps: 5") + settings)

@@ -77,13 +77,3 @@ def test_a_model_is_known_by_its_files(folder: Path) -> None:
     assert differences(known, record(folder, model=str(model))) == []
     (model / "model.safetensors").write_bytes(b"0" * (40 * 2**20 - 1) + b"1")
     assert differences(known, record(folder, model=str(model))) == [f"the files of the model {model} were changed"]
-
-
-def test_a_program_is_known_by_its_source(folder: Path) -> None:
-    program = folder / "program.py"
-    program.write_text("def reward(task, transcript, grade): return grade.score\n")
-    known = record(folder, program)
-    assert differences(known, record(folder, program)) == []
-    assert differences(known, record(folder)) == ["program program.py -> plain"]
-    program.write_text("def reward(task, transcript, grade): return 1 - grade.score\n")
-    assert differences(known, record(folder, program)) == ["the program program.py was changed"]

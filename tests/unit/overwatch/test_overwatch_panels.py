@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import replace
 from io import StringIO
 from typing import Any
@@ -137,18 +137,10 @@ def test_nothing_that_came_over_the_wire_reaches_the_terminal_as_a_command() -> 
     assert "evil\N{REPLACEMENT CHARACTER}[2J" in text
 
 
-@pytest.mark.parametrize(
-    ("panel", "changes"),
-    [
-        (panels.batch, {"pool": None}),
-        (panels.clients, {"clients": []}),
-        (panels.longest_idle, {"running": []}),
-        (panels.warnings, {"warnings": []}),
-        (panels.not_trained, {"failures": {}}),
-    ],
-)
-def test_an_empty_panel_says_so(panel: Callable[[Status], RenderableType], changes: dict[str, Any]) -> None:
-    assert any(word in drawn(panel(busy_status(**changes))) for word in ("none", "no engine is running"))
+def test_an_empty_panel_says_so() -> None:
+    idle = busy_status(pool=None, clients=[], running=[], warnings=[], failures={})
+    for panel in (panels.batch, panels.clients, panels.longest_idle, panels.warnings, panels.not_trained):
+        assert re.search("^(none|no engine is running)", drawn(panel(idle)))
 
 
 def test_a_single_source_without_a_quota_is_not_listed() -> None:

@@ -91,13 +91,10 @@ def test_each_external_sampler_may_have_an_interpreter_of_its_own(monkeypatch: p
     assert config.python_of("vllm") == Path(sys.executable)
 
 
-def test_a_job_with_the_sampler_spelled_out_means_the_same() -> None:
+def test_a_job_with_the_engine_or_the_sampler_spelled_out_means_the_same() -> None:
     assert TrainJob(sampler="local").means(TrainJob())
     assert not TrainJob(sampler="vllm").means(TrainJob())
     assert TrainJob(n_gpu=1).resolve().sampler == "auto"
-
-
-def test_a_job_with_the_engine_spelled_out_means_the_same() -> None:
     assert TrainJob(engine="local").means(TrainJob())
     assert TrainJob(engine="verl", n_gpu=2).means(TrainJob(n_gpu=2))
     assert not TrainJob(engine="fake").means(TrainJob())

@@ -18,28 +18,26 @@ pytestmark = pytest.mark.anyio
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, drain_timeout_s=5)
 
 
-async def test_a_crash_within_the_training_step_trains_the_batch_once(host: Any) -> None:
+async def resumed(host: Any) -> Any:
+    """The next server, which serves the job that was interrupted."""
+    hosted = host()
+    assert await hosted.server.resume()
+    await hosted.wait_for(EngineState.ROLLING)
+    return hosted
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_crash_within_the_training_step_or_before_its_record_trains_the_batch_once(
+    host: Any, when: str
+) -> None:
     first = host()
     await first.start(JOB)
-    first.backends.gate.before.clear()
+    getattr(first.backends.gate, when).clear()
     await first.run_batch("one")
     await asyncio.wait_for(first.backends.gate.reached.wait(), 60)
+    assert first.sampler.weight_version == (1 if when == "after" else 0)
     await first.crash()
-    await _expect_trained_once(host())
-
-
-async def test_a_crash_between_training_and_its_record_trains_the_batch_once(host: Any) -> None:
-    first = host()
-    await first.start(JOB)
-    first.backends.gate.after.clear()
-    await first.run_batch("one")
-    await asyncio.wait_for(first.backends.gate.reached.wait(), 60)
-    assert first.sampler.weight_version == 1
-    await first.crash()
-    await _expect_trained_once(host())
-
-
-async def _expect_trained_once(second: Any) -> None:
+    second = host()
     assert await second.server.resume()
     await second.wait_for(EngineState.ROLLING, step=1)
     batches = await second.ledger.batches()
@@ -60,9 +58,7 @@ async def test_a_crash_within_a_checkpoint_falls_back_to_the_one_before(host: An
     for path in tmp_path.rglob("step-000002/*"):
         path.unlink()
 
-    second = host()
-    assert await second.server.resume()
-    await second.wait_for(EngineState.ROLLING)
+    second = await resumed(host)
     assert checkpoint.step == 2
     assert (second.server.lifecycle.weights.step, second.sampler.weight_version) == (2, 2)
     assert [batch.step for batch in second.backends.trained] == [2]
@@ -124,17 +120,13 @@ async def test_a_policy_that_waited_for_the_next_batch_still_waits_and_one_in_fo
     await first.run_batch("half", tasks=1)
     await first.crash()
 
-    second = host()
-    assert await second.server.resume()
-    await second.wait_for(EngineState.ROLLING)
+    second = await resumed(host)
     policies = second.service.episodes.batch.policies()
     assert (policies.active.num_repeat, policies.next and policies.next.num_repeat) == (2, 3)
     await second.run_batch("other", tasks=1)
     await second.wait_for(EngineState.ROLLING, step=1)
     await second.crash()
 
-    third = host()
-    assert await third.server.resume()
-    await third.wait_for(EngineState.ROLLING)
+    third = await resumed(host)
     policies = third.service.episodes.batch.policies()
     assert (policies.active.num_repeat, policies.next) == (3, None)

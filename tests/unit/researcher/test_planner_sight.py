@@ -178,7 +178,7 @@ def test_arm_that_is_mended_comes_with_the_failure_its_transcript_and_traceback(
     parent = records.find_program("twice")
 
     LLMPlanner(answers, records=records).write_program(charter, child("m", Operator.DEBUG, "twice"), parent)
-    for shown in ("twice = 2", "2 of 4 attempts broke", "line 3, in agent: KeyError", "user: turn xyz", "not finite"):
+    for shown in ("twice = 2", "2 of 4 attempts broke", "line 3, in agent: KeyError", "[user] turn xyz", "not finite"):
         assert shown in answers.last
     assert records.describe_failure("fast") == "" == records.describe_failure("nobody")
 

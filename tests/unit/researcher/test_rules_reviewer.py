@@ -29,6 +29,8 @@ from swarm.errors import ProgramFailure
 from swarm.guard import REWARD, SUCCESS
 from swarm.tasks import Split
 
+HOSTILE = Path(__file__).parents[2] / "hostile" / "programs"
+
 
 @pytest.fixture(scope="module")
 def environment() -> Iterator[Environment]:
@@ -115,19 +117,12 @@ def test_honest_program_gets_no_grave_objection(
     assert not grave(review(store, environment, charter, HONEST[kind]))
 
 
-def test_every_hostile_program_is_objected_to_and_those_that_reach_for_something_by_what_they_reach_for(
-    store: ExperimentStore, environment: Environment, charter: Charter
+@pytest.mark.parametrize("path", sorted(HOSTILE.glob("*.py")), ids=lambda path: path.stem)
+def test_hostile_programs_are_objected_to_by_what_they_reach_for(
+    store: ExperimentStore, environment: Environment, charter: Charter, path: Path
 ) -> None:
-    found = {
-        path.stem: grave(review(store, environment, charter, path.read_text())) for path in sorted(HOSTILE.glob("*.py"))
-    }
-    assert len(found) >= 15 and all(found.values())
-    # No text shows what these do; the sandbox ends or refuses them, and none of them asks its model.
-    assert {name for name, kinds in found.items() if not kinds & {ObjectionKind.LEAK, ObjectionKind.OTHER}} == {
-        "answer_other_calls", "fill_the_folders", "flood_one_turn", "forge_the_protocol", "make_a_million_files",
-        "never_answer", "say_that_training_is_over", "write_a_huge_line", "write_without_end_to_stderr",
-        "write_without_end_to_the_driver",
-    }  # fmt: skip
+    found = grave(review(store, environment, charter, path.read_text()))
+    assert found & {ObjectionKind.LEAK, ObjectionKind.OTHER}
 
 
 def test_reward_is_run_in_a_process_of_its_own(environment: Environment, tmp_path: Path) -> None:
@@ -166,7 +161,6 @@ def test_arm_with_program_and_settings_of_its_parent_is_not_as_claimed(
     assert (ObjectionKind.NOT_AS_CLAIMED in grave(look(store, environment, charter, study))) is found
 
 
-HOSTILE = Path(__file__).parents[2] / "hostile" / "programs"
 RISING = [0.1 * step for step in range(12)]
 FLAT = [0.3] * 12
 

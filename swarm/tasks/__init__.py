@@ -9,8 +9,6 @@ from swarm.processes.imports import lazy_names
 if TYPE_CHECKING:
     from swarm.tasks.agent import converse as converse
     from swarm.tasks.agent import run_agent as run_agent
-    from swarm.tasks.base import Exchange as Exchange
-    from swarm.tasks.base import Problem as Problem
     from swarm.tasks.base import Split as Split
     from swarm.tasks.base import TaskFamily as TaskFamily
     from swarm.tasks.base import split_of as split_of

@@ -163,7 +163,7 @@ def test_each_agent_of_the_page_on_own_agents_trains(start_server: Any, tmp_path
     loop = blocks()[LOOP].text
     for old, new in (
         ("http://127.0.0.1:10086", url),
-        ("batch_size=8, num_repeat=8, total_steps=20", "batch_size=2, num_repeat=2, total_steps=2"),
+        ("batch_size=8, num_repeat=8, total_steps=20", 'engine="fake", batch_size=2, num_repeat=2, total_steps=2'),
     ):
         assert old in loop
         loop = loop.replace(old, new)

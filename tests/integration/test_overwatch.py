@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from command_line import run_swarm
-from server_processes import free_port, serving
+from server_processes import free_port
 from tests_support import begin, run_batch, wait_for_state, wait_for_step
 
 from swarm.job import TrainJob
@@ -85,18 +85,18 @@ def test_pause_stops_looking_and_refresh_looks_at_once(trained: str) -> None:
     asyncio.run(watch())
 
 
-def test_the_dashboard_survives_a_kill_of_the_server_and_finds_the_next_one(tmp_path: Path) -> None:
-    port = str(free_port())
-    url = f"http://127.0.0.1:{port}"
+def test_the_dashboard_survives_the_end_of_the_server_and_finds_the_next_one(start_server: Any) -> None:
+    port = free_port()
 
     async def watch() -> None:
-        app = Dashboard(Watcher(url, None), every_s=0.1)
+        app = Dashboard(Watcher(f"http://127.0.0.1:{port}", None), every_s=0.1)
         async with app.run_test(size=(80, 24)) as pilot:
-            with serving(tmp_path, "--port", port):
-                await until(lambda: "OFFLINE" in screen_of(app), pilot)
+            first = start_server(port=port)
+            await until(lambda: "OFFLINE" in screen_of(app), pilot)
+            first.stop()
             await until(lambda: "unreachable since" in screen_of(app) and "trying" in screen_of(app), pilot)
-            with serving(tmp_path, "--port", port):
-                await until(lambda: "unreachable" not in screen_of(app) and "OFFLINE" in screen_of(app), pilot, 30)
+            start_server(port=port)
+            await until(lambda: "unreachable" not in screen_of(app) and "OFFLINE" in screen_of(app), pilot, 30)
 
     asyncio.run(watch())
 

@@ -7,24 +7,16 @@ import json
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
+from bench.gpu.schedule import Figure
+
 PEAK_FILE = Path("/proc/self/clear_refs")
 STATUS_FILE = Path("/proc/self/status")
 GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure of a part, or with an empty unit a remark in words."""
-
-    case: str
-    metric: str
-    value: float | str
-    unit: str
 
 
 class Measurement:

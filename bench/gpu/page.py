@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from bench.gpu.measurement import Figure
-from bench.gpu.schedule import PartReport
+from bench.gpu.schedule import Figure, PartReport
 from bench.results import Conditions
 
 SMALL = "On a CPU models and batches are hundreds of times smaller: the figures say nothing about a GPU."

@@ -14,11 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.gpu.measurement import Figure
-
 ROOT: Final = Path(__file__).parents[2]
 PLANNED: Final = 0.8
 """Share of its time box that a part plans with: its last case may take longer. At the end of the box it is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a part, or with an empty unit a remark in words."""
+
+    case: str
+    metric: str
+    value: float | str
+    unit: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.gpu import page, schedule
-from bench.gpu.measurement import Figure
 from bench.gpu.page import RunReport, to_json, to_page
-from bench.gpu.schedule import Part, PartReport, read_figures, run_part, run_parts, share
+from bench.gpu.schedule import Figure, Part, PartReport, read_figures, run_part, run_parts, share
 from bench.results import Conditions
 
 CONDITIONS = Conditions("2026-01-01T00:00:00+00:00", "1.0", None, "a processor", 2, 0.5, 60.0)

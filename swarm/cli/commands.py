@@ -1,8 +1,6 @@
 """The commands that start, watch, check and stop a server, and the registration of all others.
 
-Nothing heavy is imported before the arguments are parsed. Data goes to stdout and messages to stderr. Every failure is
-one line and a documented exit code.
-"""
+Nothing heavy is imported before the arguments are parsed."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Watcher:
     """A reader that looks at one server again and again. Use it from one event loop, and close it."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        """Create a watcher; nothing is asked yet. Raises BadRequest for a malformed url."""
+        """Create a watcher; nothing is asked yet. Raise BadRequest for a malformed url."""
         self._client = AsyncSwarmClient(url, token, client_id="overwatch", timeout=LOOK_TIMEOUT_S)
         self._rewards: dict[int, float] = {}
         self._ended_at: dict[int, float] = {}

@@ -95,7 +95,7 @@ class Evaluations:
     async def open_if_due(self) -> None:
         """Open an evaluation if one is due for the current weights. Call it whenever the engine comes to rest.
 
-        A second call for the same weights changes nothing. Raises LedgerError.
+        A second call for the same weights changes nothing. Raise LedgerError.
         """
         weights = self.lifecycle.weights
         async with self._changing:
@@ -132,7 +132,7 @@ class Evaluations:
         """Claim the evaluation that is due for this evaluator, and return it. A repeated claim returns the same one.
 
         The result is None if none is due within `wait_s` seconds, if the job is complete or if the caller disconnects.
-        Raises EngineNotReady if the engine is stopped, and LedgerError.
+        Raise EngineNotReady if the engine is stopped, and LedgerError.
         """
         self._has_evaluator = True
         leaving = asyncio.ensure_future((departure or _never)())
@@ -152,7 +152,7 @@ class Evaluations:
             leaving.cancel()
 
     def renew(self, step: int, evaluator: str) -> EvaluationRow:
-        """Renew the lease of a claimed evaluation. Raises Conflict if the evaluator has no claim on this step."""
+        """Renew the lease of a claimed evaluation. Raise Conflict if the evaluator has no claim on this step."""
         current = self._open
         if current is None or current.row.step != step or current.row.evaluator != evaluator:
             raise Conflict(f"{evaluator} has no claim on the evaluation of step {step}: claim the one that is due")
@@ -160,7 +160,7 @@ class Evaluations:
         return current.row
 
     async def end(self, step: int, report: EvaluationReport) -> EvaluationRow:
-        """Record the end of an evaluation, durable on return. Raises the errors of `Ledger.end_evaluation`."""
+        """Record the end of an evaluation, durable on return. Raise the errors of `Ledger.end_evaluation`."""
         async with self._changing:
             row = await self.ledger.end_evaluation(step, report)
             if self._open is not None and self._open.row.evaluation_id == row.evaluation_id:

@@ -65,7 +65,7 @@ class EngineLifecycle:
         return unsubscribe
 
     async def move(self, to: EngineState, reason: str | None = None) -> None:
-        """Change the state, wake the waiting tasks and record it. Raises IllegalTransition for an illegal move."""
+        """Change the state, wake the waiting tasks and record it. Raise IllegalTransition for an illegal move."""
         if to not in LEGAL_ENGINE_MOVES[self._state]:
             raise IllegalTransition(f"the engine is {self._state}: it cannot become {to} from there")
         async with self._changed:

@@ -60,7 +60,7 @@ class RunningJob:
     async def take_over(self, changed: JobTimeline, record: Callable[[], Awaitable[None]]) -> None:
         """Put a timeline with further changes into force, once `record` has made them durable.
 
-        The changes may begin at earlier steps, which are then done anew. Raises RevisionConflict if the job was changed
+        The changes may begin at earlier steps, which are then done anew. Raise RevisionConflict if the job was changed
         meanwhile.
         """
         async with self.closing:
@@ -76,8 +76,8 @@ class RunningJob:
         """Change settings from a step on, by default from the first step that can still take them; durable on return.
 
         A change without effect is not recorded. With an `expected_revision` the change is made only once, also if the
-        call is repeated. Raises BadRequest for a setting that cannot change, for a step that is past or never comes,
-        and for a job that would not be valid. Raises RevisionConflict if the job is at another revision.
+        call is repeated. Raise BadRequest for a setting that cannot change, for a step that is past or never comes,
+        and for a job that would not be valid. Raise RevisionConflict if the job is at another revision.
         """
         check_names(settings)
         async with self.closing:

@@ -112,7 +112,7 @@ def _pieces(values: Sequence[Value], size: int) -> list[list[Value]]:
 def open_mlflow(runs: str) -> MlflowSink:
     """Open the sink of the server of MLFLOW_TRACKING_URI, or else of `mlflow.db` in the directory of runs.
 
-    Raises what MLflow raises.
+    Raise what MLflow raises.
     """
     from mlflow import MlflowClient
 

@@ -27,7 +27,7 @@ class RunSink(ABC, Generic[R]):
         self._key: str | None = None
 
     def write(self, update: TrainingUpdate) -> None:
-        """Store an update. Raises what the library of the tracker raises."""
+        """Store an update. Raise what the library of the tracker raises."""
         if self._run is None or self._key != update.training.key:
             if not (update.steps or update.scores or update.episodes):
                 return

@@ -1,6 +1,4 @@
-"""The commands that start, watch, check and stop a server, and the registration of all others.
-
-Nothing heavy is imported before the arguments are parsed."""
+"""The commands that start, watch, check and stop a server, and the registration of all others."""
 
 from __future__ import annotations
 
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from swarm.overwatch.snapshot import ServerSnapshot
     from swarm.server.http import Announce, ResumedJob
 
+# Nothing heavy is imported before the arguments are parsed.
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
 app.add_typer(environments.app, name="env")
 app.add_typer(skills.app, name="skills")

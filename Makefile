@@ -5,9 +5,11 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RUNTIME_STAMP := $(VENV)/.runtime
 VERSIONS := constraints.txt
 VLLM := .venv-vllm
 VERIFIERS := .venv-verifiers
+RUNTIME := server,researcher
 EXTRAS := server,verl,environments,researcher,ui,postgres,mlflow,trackio,dev
 AI_SDK := tests/integration/clients/ai_sdk
 AGENTS := tests/agents
@@ -26,10 +28,19 @@ setup: $(STAMP) ## Create .venv and install everything
 
 # torch goes first and pinned, so that no later resolution swaps its build. All else is held at the versions that the
 # tests last passed with, so that a release of a dependency breaks nobody's checkout.
+define install
+@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(BIN)/python -m pip install --quiet $(TORCH)
+$(BIN)/python -m pip install --quiet --constraint $(VERSIONS) --editable ".[$(1)]"
+endef
+
 $(STAMP): pyproject.toml $(VERSIONS)
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint $(VERSIONS) --editable ".[$(EXTRAS)]"
+	$(call install,$(EXTRAS))
+	@touch $@ $(RUNTIME_STAMP)
+
+# What a study needs takes half the time to install that the tools of developers take with it.
+$(RUNTIME_STAMP): pyproject.toml $(VERSIONS)
+	$(call install,$(RUNTIME))
 	@touch $@
 
 help: ## This list
@@ -57,7 +68,7 @@ agents: system ## Install the coding agents of the tests
 	  cd $(AGENTS) && { test node_modules/.package-lock.json -nt package-lock.json || \
 	  timeout 900 npm install --no-save --no-audit --no-fund; }
 
-study: setup ## A small study on this machine, with its report
+study: $(RUNTIME_STAMP) ## A small study on this machine, with its report
 	$(BIN)/researcher start --planner rules --steps $(STEPS) --topic "$(TOPIC)"
 
 test: setup system ai-sdk ## The suite

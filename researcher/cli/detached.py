@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from experiments_db import ExperimentStore, Study, lease_name
 from researcher.errors import NotDetached
-from swarm.processes import tail
+from swarm.processes import python_module, tail
 
 START_LIMIT_S = 120.0
 """The longest start, in seconds: far above the time of the imports on a busy laptop."""
@@ -42,7 +41,7 @@ def work_detached(
     """
     log = (home / "studies" / study.id / "output.log").resolve()
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "researcher.cli", "resume", study.id, "--home", str(home)]
+    command = python_module("researcher.cli", "resume", study.id, "--home", str(home))
     command += [*options, *([] if db is None else ["--db", db])]
     with log.open("ab") as output:
         begins = output.tell()

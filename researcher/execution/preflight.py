@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from researcher.servers.server_pool import is_outage
 from swarm import SwarmClient
 from swarm.errors import JobInvalid, SandboxUnavailable, SwarmError
 from swarm.job import TrainJob, build_job
+from swarm.processes import python_module
 from swarm.program import ENVIRONMENT_FAILED, NO_SANDBOX, is_program
 from swarm.sandbox import Sandbox, SandboxedCommand, plain_command
 
@@ -221,7 +221,7 @@ def _run_program(folder: Path, trial: _Trial) -> str:
     """
     arguments = ["program.py", "--server", trial.url, "--job", "job.yaml", "--seed", "0", "--env", trial.environment]
     sandboxed = [] if trial.sandbox is None else ["--sandbox"]
-    argv = [sys.executable, "-m", "swarm.program", *arguments, *sandboxed]
+    argv = python_module("swarm.program", *arguments, *sandboxed)
     command = plain_command(argv, server_url=trial.url, token=trial.token)
     log = folder.parent / "output.log"
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from experiments_db import Experiment, ExperimentStore, Run
 from prompts import load
 from researcher.charter import Charter, ComparedAt
 from researcher.record.runs import TRAINING_SECONDS, cost_of
-from swarm.processes import Child
+from swarm.processes import Child, python_module
 from swarm.sandbox import plain_command
 
 
@@ -53,12 +52,12 @@ def start_training(
         (place / "program.py").write_text(code, encoding="utf-8")
         (place / "job.yaml").write_text(yaml.safe_dump(dict(job), sort_keys=False), encoding="utf-8")
     # Only the program's own functions run in the sandbox. The process that drives them is trusted and holds the tokens.
-    arguments = ["-m", "swarm.program", "program.py", "--server", url, "--job", "job.yaml", "--seed", str(job["seed"])]
+    arguments = ["program.py", "--server", url, "--job", "job.yaml", "--seed", str(job["seed"])]
     arguments += ["--env", environment, "--run", run_id, *until, *bounds]
     # The plain agent, which the evaluator plays itself, needs no process of its own.
     hosted = [] if code == load("program") else ["--hosted"]
     arguments += ["--sandbox"] if is_sandboxed else hosted
-    command = plain_command([sys.executable, *arguments], server_url=url, token=token)
+    command = plain_command(python_module("swarm.program", *arguments), server_url=url, token=token)
     log = folder / "train.log"
     return Child(command.argv, env=command.env, cwd=work, out=log, errors=log, on_stop=command.cleanup)
 

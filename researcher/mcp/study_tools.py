@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -29,6 +28,7 @@ from researcher.planner.tools.build import tools_of_process
 from researcher.study.ending import is_over
 from researcher.study.overview import describe_silence, describe_wait, take_snapshot
 from researcher.study.requests import find_study, resume_command, work_of
+from swarm.processes import python_module
 
 COMMAND_LIMIT_S = 180.0
 """The longest command: a detached start waits up to two minutes for its process."""
@@ -131,7 +131,7 @@ class StudyTools:
 
     def _run(self, tool: CommandTool, given: ToolArguments) -> str:
         """Run a command and return its result with its messages. Raises ToolRefused with both if it fails."""
-        command = [sys.executable, "-m", "researcher.cli", tool.name, *tool.words(given), *self._place, "--json"]
+        command = python_module("researcher.cli", tool.name, *tool.words(given), *self._place, "--json")
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +15,15 @@ from urllib.parse import urlsplit
 from researcher.errors import ServerInUse, ServerProblem
 from swarm import SwarmClient
 from swarm.errors import ServerLeased
-from swarm.processes import Child, NoAnnouncement, await_announcement, is_dead, own_name, server_environment
+from swarm.processes import (
+    Child,
+    NoAnnouncement,
+    await_announcement,
+    is_dead,
+    own_name,
+    python_module,
+    server_environment,
+)
 from swarm.schemas import LeaseRequest, LeaseView
 
 TTL_S = 60.0
@@ -194,19 +201,8 @@ def _start(
     folder.mkdir(parents=True, exist_ok=True)
     out, errors = folder / "stdout.log", folder / "stderr.log"
     out.unlink(missing_ok=True)
-    argv = [
-        sys.executable,
-        "-m",
-        "swarm.cli",
-        "start",
-        "--port",
-        str(port),
-        "--home",
-        str(folder),
-        "--json",
-        "--no-record",
-        *options,
-    ]
+    address = ("--port", str(port), "--home", str(folder))
+    argv = python_module("swarm.cli", "start", *address, "--json", "--no-record", *options)
     # The environment may hold a token meant for other servers, which would lock us out of our own.
     environment = server_environment()
     if token is not None:

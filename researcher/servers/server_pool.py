@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakSet
 
 from researcher.errors import ServerInUse, ServerProblem
 from researcher.record.runs import PROJECT
@@ -92,7 +93,7 @@ class Slot:
     """One place to train.
 
     `child` is None for a server that somebody else started. `url` is None until an own server has started for the first
-    time. `fence` is that of the study's lease.
+    time. `fence` is that of the study's lease. `clients` are those that the pool has handed out.
 
     `failed_boots` counts the failed starts of an own server in a row. `failures` counts the failed runs in a row. After
     those the server gets no run until `rests_until`.
@@ -104,6 +105,7 @@ class Slot:
     is_local: bool = True
     is_free: bool = True
     fence: int | None = None
+    clients: WeakSet[SwarmClient] = field(default_factory=WeakSet[SwarmClient])
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     woken: threading.Event = field(default_factory=threading.Event)
     failed_boots: int = 0
@@ -186,7 +188,10 @@ class ServerPool:
     def connect(self, url: str) -> SwarmClient:
         """Return a client whose commands carry the study's lease. Raises ServerProblem if `url` is not an address."""
         slot = self._at(url)
-        return connect(url, self.token_of(url), lease=None if slot is None else slot.fence)
+        client = connect(url, self.token_of(url), lease=None if slot is None else slot.fence)
+        if slot is not None:
+            slot.clients.add(client)
+        return client
 
     def start(self) -> None:
         """Start the own servers, all at once, or check the named ones, and take the lease of each.
@@ -219,7 +224,10 @@ class ServerPool:
             thread.start()
 
     def stop(self) -> None:
-        """Release the leases and end the own servers; named servers stay as they are."""
+        """Release the leases and end the own servers; named servers stay as they are.
+
+        Calls that still wait for a server that is away or ended raise ServerUnreachable now.
+        """
         self._ended.set()
         for slot in self._slots:
             slot.woken.set()
@@ -382,3 +390,6 @@ class ServerPool:
         if slot.child is not None:
             slot.child.stop()
             slot.child = None
+        if slot.is_local or not slot.is_answering:
+            for client in list(slot.clients):
+                client.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
@@ -43,7 +42,7 @@ def server_at(
     if url is not None:
         yield url
         return
-    from swarm.processes.child import Child, NoAnnouncement, await_announcement
+    from swarm.processes.child import Child, NoAnnouncement, await_announcement, python_module
 
     out, errors = home / ANNOUNCEMENT, home / "stderr.log"
     await_former_server(home)
@@ -52,7 +51,7 @@ def server_at(
         out.unlink(missing_ok=True)
     except OSError as error:
         raise EngineFailure(f"the server of this run cannot use {home}: {error.strerror}") from error
-    command = [sys.executable, "-m", "swarm.cli", "start", "--port", "0", "--home", str(home), "--json"]
+    command = python_module("swarm.cli", "start", "--port", "0", "--home", str(home), "--json")
     command += [] if DATABASE_SINK in sinks else ["--no-record"]
     command += [word for name in sinks if name != DATABASE_SINK for word in ("--log", name)]
     command += ["--warm-up"] if job is not None and job.chosen_engine == "local" else []

@@ -6,7 +6,6 @@ import json
 import logging
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -164,9 +163,9 @@ def start_recorder(home: Path, runs: Path, sinks: Iterable[str]) -> None:
 
     A recorder that cannot begin is no reason not to serve; the log says so.
     """
-    from swarm.processes import own_name
+    from swarm.processes import own_name, python_module
 
-    command = [sys.executable, "-m", "swarm.recorder", str(home.absolute()), "--runs", str(runs)]
+    command = python_module("swarm.recorder", str(home.absolute()), "--runs", str(runs))
     command += [word for name in sinks for word in ("--sink", name)]
     try:
         with (home / RECORDER_LOG).open("ab") as log:

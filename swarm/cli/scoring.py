@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -92,9 +91,9 @@ def evaluator_beside(job: TrainJob, env: str, program: Path | None, url: str, di
     if not job.eval_every or job.eval_env is not None:
         yield
         return
-    from swarm.processes.child import Child
+    from swarm.processes.child import Child, python_module
 
-    command = [sys.executable, "-m", "swarm.cli", "eval", "--follow", "--env", env, "--url", url, "--json"]
+    command = python_module("swarm.cli", "eval", "--follow", "--env", env, "--url", url, "--json")
     command += [] if program is None else ["--program", str(program)]
     log = directory / "evaluator.log"
     try:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
@@ -14,12 +13,14 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 import httpx
 
 from swarm.client.connections import AsyncConnectionStack, ConnectionStack
+from swarm.errors import ServerUnreachable
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Calls = TypeVar("Calls")
 
 WORKER_NAME = "swarm heartbeat"
+CLOSED = "the client was closed while a call waited for the server"
 
 
 class BackgroundWorker(Protocol):
@@ -67,7 +68,9 @@ class Io(Protocol):
 
     async def read(self, response: httpx.Response) -> None: ...
 
-    async def sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None:
+        """Sleep for so many seconds. Raises ServerUnreachable as soon as the client is closed."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -79,6 +82,7 @@ class TaskIo:
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None) -> None:
         self._transport = transport or AsyncConnectionStack()
+        self._closed = asyncio.Event()
         self.worker = TaskWorker()
 
     async def send(self, request: httpx.Request) -> httpx.Response:
@@ -103,9 +107,13 @@ class TaskIo:
         await response.aread()
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+                raise ServerUnreachable(CLOSED)
 
     async def close(self) -> None:
+        self._closed.set()
         await self._transport.aclose()
 
 
@@ -116,6 +124,7 @@ class ThreadIo:
 
     def __init__(self, transport: httpx.BaseTransport | None) -> None:
         self._transport = transport or ConnectionStack()
+        self._closed = threading.Event()
         self.worker = ThreadWorker()
 
     async def send(self, request: httpx.Request) -> httpx.Response:
@@ -140,9 +149,11 @@ class ThreadIo:
         response.read()
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+        if self._closed.wait(seconds):
+            raise ServerUnreachable(CLOSED)
 
     async def close(self) -> None:
+        self._closed.set()
         self._transport.close()
 
 

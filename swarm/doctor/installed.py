@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 
 from swarm.doctor.examination import CheckFinding, fail, ok, warn
 from swarm.extras import DISTRIBUTION
+from swarm.processes.child import python_module
 from swarm.sandbox.cgroup import find_parent
 from swarm.sandbox.seccomp import build_filter
 
@@ -186,7 +187,7 @@ class _ProbeOutcome:
 
 
 def _run_probe() -> _ProbeOutcome:
-    command = [sys.executable, "-m", "swarm.backends.local.probe"]
+    command = python_module("swarm.backends.local.probe")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
     except subprocess.TimeoutExpired as error:

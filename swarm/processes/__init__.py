@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from swarm.processes.child import end_stale as end_stale
     from swarm.processes.child import is_dead as is_dead
     from swarm.processes.child import own_name as own_name
+    from swarm.processes.child import python_module as python_module
     from swarm.processes.child import server_environment as server_environment
     from swarm.processes.child import tail as tail
     from swarm.processes.cores import usable_cores as usable_cores

@@ -38,6 +38,15 @@ _OF_PROVIDERS = ("OPENAI_", "AZURE_OPENAI_", "ANTHROPIC_")
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "SWARM_TOKEN", "HF_HOME")
 
 
+def python_module(module: str, *arguments: str, python: str | Path | None = None) -> list[str]:
+    """Return the command that runs a module with `arguments`, by this interpreter unless `python` names another one.
+
+    The module imports nothing from its working directory. A user's file `types.py` or `cmd.py` there would hide a
+    module of the standard library.
+    """
+    return [str(python or sys.executable), "-P", "-m", module, *arguments]
+
+
 class Child:
     """A running command under its supervisor, whose process id is `pid`.
 

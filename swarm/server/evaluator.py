@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from swarm.config import ServerConfig
 from swarm.errors import JobInvalid, SwarmError
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
-from swarm.processes.child import Child, tail
+from swarm.processes.child import Child, python_module, tail
 from swarm.run.evaluations import Evaluations
 from swarm.server.run import JobRun
 from swarm.tasks.families import TASK_FAMILIES
@@ -61,7 +60,7 @@ def evaluator_of(run: JobRun, job: TrainJob, config: ServerConfig, url: str) -> 
         return None
     if environment is None:
         return None
-    command = [sys.executable, "-m", "swarm.cli", "eval", "--follow", "--env", environment, "--url", url, "--json"]
+    command = python_module("swarm.cli", "eval", "--follow", "--env", environment, "--url", url, "--json")
     log = config.home / "evaluator.log"
     return EvaluatorCommand(command, run.loop.evaluations, run.ledger, _environment_variables(config), log)
 

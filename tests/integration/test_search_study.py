@@ -78,6 +78,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
         await_first_rung(store, study.id)
         ask_to_end(store, study.id, StudyStatus.PAUSED)
         worker.join(120)
+        assert not worker.is_alive()
         assert store.get_study(study.id).status is StudyStatus.PAUSED
         work_on(store, study.id, home)
         yield Searched(store, study.id, home)

@@ -102,6 +102,18 @@ def test_without_a_server_one_is_started_and_more_steps_go_further(own: Path) ->
     assert [line for line in second.stderr.splitlines() if line.startswith("step")] == ["step    4  reward 0.000"]
 
 
+def test_files_of_the_present_folder_hide_no_module_of_a_library_and_can_be_imported_by_a_grader(own: Path) -> None:
+    for name in ("cmd", "types", "random", "yaml", "torch"):
+        (own / f"{name}.py").write_text("raise SystemExit('a module of the present folder was imported')\n")
+    (own / "scale.py").write_text("BEST = 1.0\n")
+    grade = own / "longer" / "grade.py"
+    grade.write_text(grade.read_text().replace("return 1.0", "from scale import BEST; return BEST"))
+    (own / "job.yaml").write_text(JOB.replace("fake", "local").replace("steps: 3", "steps: 1") + "model: nano\n")
+    done = train(own)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["steps"] == 1
+
+
 def test_a_killed_run_leaves_no_server(own: Path) -> None:
     (own / "job.yaml").write_text(JOB.replace("total_steps: 3", "total_steps: 100000"))
     command = [sys.executable, "-m", "swarm.cli", "train", "--env", "longer", "--job", "job.yaml", "--home", "home"]

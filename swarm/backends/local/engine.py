@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from swarm.config import ServerConfig
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import resolve_model
+from swarm.processes.child import python_module
 from swarm.sampler import SamplerInfo
 from swarm.types import SamplingParams, TokenDelta
 
@@ -86,7 +86,7 @@ class LocalSampler:
 def build_worker(config: ServerConfig, log_path: Path) -> WorkerProcess:
     """Return a worker process, not yet started. It outlives jobs; an early start hides the import of its libraries."""
     return WorkerProcess(
-        [sys.executable, "-m", "swarm.backends.local.worker"],
+        python_module("swarm.backends.local.worker"),
         log_path,
         {
             "OMP_NUM_THREADS": str(config.torch_threads or 1),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from swarm.backends.waits import together
 from swarm.config import ServerConfig
 from swarm.errors import EngineFailure, JobInvalid
 from swarm.job import TrainJob
+from swarm.processes.child import python_module
 
 CHECKPOINT_TIMEOUT_S: Final = 3600.0
 """Time to write or read the shards of a large model and its optimizer, on shared storage."""
@@ -116,7 +116,7 @@ def build_driver(job: TrainJob, config: ServerConfig, log_path: Path) -> WorkerP
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     if job.n_gpu == 0:
         environment |= {"VERL_PLATFORM": "cpu", "VERL_USE_EXTERNAL_MODULES": "swarm.backends.verl.ranks.platform"}
-    command = [sys.executable, "-m", "swarm.backends.verl.driver.main"]
+    command = python_module("swarm.backends.verl.driver.main")
     return WorkerProcess(command, log_path, environment, stop_timeout_s=STOP_TIMEOUT_S)
 
 

@@ -164,6 +164,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     options = parser.parse_args(argv)
     announcement = claim_stdout()
+    # A user's tasks may import modules beside them; those come last, so that none hides a module of a library.
+    sys.path.append(os.getcwd())
     try:
         environment = load_environment(options.name)
     except SwarmError as error:

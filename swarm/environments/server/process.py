@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Generator
@@ -17,7 +16,7 @@ from swarm.environments.registry import has_own_worker, interpreter_of, is_bundl
 from swarm.environments.server.main import EVALUATOR_SOCKET, TRAIN_SOCKET
 from swarm.environments.server.remote import GONE_FILE, RemoteEnvironment
 from swarm.errors import EnvironmentFailure, SwarmError, error_class
-from swarm.processes.child import Child, NoAnnouncement, await_announcement, child_environment
+from swarm.processes.child import Child, NoAnnouncement, await_announcement, child_environment, python_module
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +142,7 @@ class EnvironmentProcess:
         out, errors = self._folder / f"stdout-{self.starts}", self._folder / "stderr.log"
         module = "swarm.environments.server.main"
         python = interpreter_of(self._name)
-        argv = [python or sys.executable, "-m", module, self._name, str(self._folder)]
+        argv = python_module(module, self._name, str(self._folder), python=python)
         # The code is the user's own, and the grader judge reads its key from an environment variable.
         environment = {**os.environ, **child_environment()}
         environment.pop("SWARM_TOKEN", None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sys
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from swarm.client.transient_errors import is_transient
 from swarm.digest import digest_of
 from swarm.environments.base import Grade, Transcript
 from swarm.errors import EnvironmentInvalid, ProgramFailure, SandboxUnavailable, Unavailable, error_class
-from swarm.processes.child import KILLED, OWN_END_S, Child, tail
+from swarm.processes.child import KILLED, OWN_END_S, Child, python_module, tail
 from swarm.program.attempts import Model, ModelKey, RecordedSession
 from swarm.program.base import Program, answer_in_turn
 from swarm.program.hosted.key_router import BASE_PATH, KeyRouter
@@ -392,7 +391,7 @@ class _Life:
 
 def _started(place: ProgramPlace) -> Child:
     """Start the process of a program. Raises _Refused if the system has no process, memory or file for it."""
-    argv = [sys.executable, "-m", "swarm.program.hosted", str(place.path), "--server", place.server_url]
+    argv = python_module("swarm.program.hosted", str(place.path), "--server", place.server_url)
     folder = place.path.parent
     try:
         if place.sandbox is None:

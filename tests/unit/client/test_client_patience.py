@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ import pytest
 from client_answers import BEGUN, ENDED
 from server_processes import free_port
 
-from swarm.client import SwarmClient
+from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.errors import ServerUnreachable
 from swarm.types import Task, WorkflowOutput
 
@@ -71,3 +72,32 @@ def test_a_begin_waits_even_for_a_server_that_never_answered() -> None:
     with SwarmClient(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(ServerUnreachable):
         client.begin_episode(wait_timeout=0.7)
     assert time.monotonic() - started_at > 0.6
+
+
+def test_closing_a_client_ends_the_wait_of_its_calls(scripted: Any, canned: Any) -> None:
+    scripted.script(canned(body=JOB))
+    scripted.closes_connections = True
+    client = SwarmClient(scripted.url, timeout=600)
+    client.job()
+    scripted.close()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(end, client)
+        time.sleep(0.3)
+        assert not waiting.done()
+        client.close()
+        with pytest.raises(ServerUnreachable, match="closed"):
+            waiting.result(timeout=60)
+
+
+@pytest.mark.anyio
+async def test_closing_an_asyncio_client_ends_the_wait_of_its_calls(scripted: Any, canned: Any) -> None:
+    scripted.script(canned(body=JOB))
+    scripted.closes_connections = True
+    client = AsyncSwarmClient(scripted.url, timeout=600)
+    await client.job()
+    scripted.close()
+    waiting = asyncio.create_task(client.job())
+    await asyncio.sleep(0.3)
+    await client.close()
+    with pytest.raises(ServerUnreachable, match="closed"):
+        await asyncio.wait_for(waiting, 60)

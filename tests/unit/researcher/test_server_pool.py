@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from researcher.errors import ServerInUse, ServerProblem
 from researcher.servers import server_pool
 from researcher.servers.server import FIRST_INTERVAL_S, LONGEST_INTERVAL_S, BreakerState, CircuitBreaker, LeaseHolder
 from researcher.servers.server_pool import ServerPool, check_servers, connect
+from swarm import ServerUnreachable
 from swarm.processes.child import process_start
 from swarm.processes.cores import usable_cores
 from swarm.schemas import LeaseRequest
@@ -62,6 +65,20 @@ def test_own_server_serves_is_started_again_at_its_address_when_killed_and_ends_
     pid = slot.child.pid
     own.stop()
     assert process_start(pid) is None
+
+
+def test_call_that_waits_for_an_own_server_ends_with_the_pool(pool: Callable[..., ServerPool]) -> None:
+    own = pool(local=1)
+    own.start()
+    slot = own.take()
+    assert slot is not None and slot.url is not None
+    with own.connect(slot.url) as client, ThreadPoolExecutor(1) as others:
+        waiting = others.submit(client.begin_episode, wait_timeout=600)
+        time.sleep(0.5)
+        assert not waiting.done()
+        own.stop()
+        with pytest.raises(ServerUnreachable):
+            waiting.result(60)
 
 
 def test_own_servers_share_the_cores_of_the_machine(pool: Callable[..., ServerPool]) -> None:

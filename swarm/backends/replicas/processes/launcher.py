@@ -11,7 +11,6 @@ import secrets
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from pydantic import TypeAdapter
 
 from swarm.backends.replicas.adapter import ReplicaOrder, ReplicaPlan, SamplerAdapter, SamplerServer
 from swarm.errors import EngineFailure, JobInvalid
-from swarm.processes.child import tail
+from swarm.processes.child import python_module, tail
 from swarm.sampler import EngineLost
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -323,7 +322,7 @@ async def _on_a_node(plan: ReplicaPlan, order: ReplicaOrder) -> tuple[GuardedPro
     encoded = TypeAdapter(ReplicaOrder).dump_json(order).decode()
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | {ORDER_VARIABLE: encoded}
     process = await start_process(
-        [sys.executable, "-m", "swarm.backends.replicas.processes.host"],
+        python_module("swarm.backends.replicas.processes.host"),
         environment,
         _log_of(plan, order),
         grace_s=REMOTE_GRACE_S,

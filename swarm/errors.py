@@ -191,9 +191,13 @@ class LedgerDamaged(LedgerError):
         self.finding = finding or message
 
     @classmethod
-    def of(cls, path: Path, state: str, loss: str) -> LedgerDamaged:
-        """Return an error about the ledger at `path`. It names the `state`, the `loss` and the ways to continue."""
+    def of(cls, path: Path, state: str, loss: str, others: str | None = None) -> LedgerDamaged:
+        """Return an error about the ledger at `path`. It names the `state`, the `loss` and the ways to continue.
+
+        `others` is a sentence about other ledgers in the folder.
+        """
         home, finding = shlex.quote(str(path.parent)), f"{path} {state}; {loss}"
+        finding += "" if others is None else f"; {others}"
         return cls(
             f"{finding}: put a backup back (swarm restore BACKUP --home {home}), or set the old files aside and begin"
             f" with a new ledger: swarm start --home {home} --new-ledger",

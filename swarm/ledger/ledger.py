@@ -196,5 +196,6 @@ class Ledger:
             raise LedgerError(f"{self._path} did not answer within {READ_TIMEOUT_S:.0f} s: check the disk") from error
 
     def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        self._writer.require_place()
         with reading(self._path) as connection:
             return query(connection)

@@ -78,6 +78,11 @@ class Writer:
             self._queue.put(_Pending(operation, future))
         return future
 
+    def require_place(self) -> None:
+        """Raise LedgerError unless the files are where they were opened, so that no other file is read instead."""
+        if (fault := self._opened.place.look()) is not None:
+            raise LedgerError(f"{fault} while the server runs: put it back, or stop the server")
+
     def close(self) -> None:
         """Finish what was submitted, then close the ledger's file. Do nothing if it is closed."""
         with self._closing:
@@ -129,6 +134,9 @@ class Writer:
                 self._attempt(pending)
             if connection.total_changes != changes_before:
                 counted = self._opened.count()
+            if self._opened.place.look() is not None:
+                self._give_up(group, None)
+                return
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._give_up(group, error)
@@ -136,6 +144,8 @@ class Writer:
         if counted is not None:
             # The note comes between commit and answer, so every acknowledged write is in the control file.
             self._opened.control.note(*counted)
+        # A file that was moved during the commit gets what is in the log before any caller is answered.
+        self._find_fault()
         count, seconds = self.count, time.perf_counter() - began
         self.count = CommitCount(count.commits + 1, count.writes + len(group), count.seconds + seconds)
         try:
@@ -143,6 +153,15 @@ class Writer:
         except sqlite3.Error:
             logger.exception("what was stored could not be announced")
         _answer(group)
+
+    def _find_fault(self) -> str | None:
+        """Return what has happened to the ledger's files and what to do, or None while they are in their place."""
+        place = self._opened.place
+        if (fault := place.look()) is None:
+            place.forget()
+            return None
+        advice = place.advise(fault, self._connection)
+        return f"{fault} while the server runs: nothing was stored; {advice}"
 
     def _attempt(self, pending: _Pending) -> None:
         """Run one operation. Its own failure undoes it alone; a failure of the file (sqlite3.Error) is passed on."""
@@ -162,17 +181,17 @@ class Writer:
             connection.execute("ROLLBACK TO operation")
         connection.execute("RELEASE operation")
 
-    def _give_up(self, group: list[_Pending], error: sqlite3.Error) -> None:
+    def _give_up(self, group: list[_Pending], error: sqlite3.Error | None) -> None:
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
             logger.exception("the ledger cannot roll back")
-        logger.error("the ledger cannot write: %s", error)
+        why = error or "its file was away for a moment"
+        reason = self._find_fault() or f"the ledger cannot write ({why}): nothing was stored; free space and try again"
+        logger.error("%s", reason)
         for pending in group:
-            pending.error = LedgerUnwritable(
-                f"the ledger cannot write ({error}): nothing was stored; free space and try again"
-            )
+            pending.error = LedgerUnwritable(reason)
             pending.error.__cause__ = error
         _answer(group)
 

@@ -16,6 +16,7 @@ from swarm.ledger import Ledger, queries
 from swarm.ledger.database import hold_lock, open_unchanged
 from swarm.ledger.integrity.control import control_path
 from swarm.ledger.integrity.inspection import NOT_ON_RECORD, Inspected, inspect
+from swarm.ledger.integrity.place import name_others
 from swarm.trainer.checkpoints import RunDirectory, run_directory, runs_of, step_of
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ def _require_to_fit(home: Path) -> None:
         return
     if not path.exists() or path.stat().st_size == 0:
         state = "is empty" if path.exists() else "is missing"
-        raise LedgerDamaged.of(path, f"{state}, but there is {_shown(runs)}", NOT_ON_RECORD)
+        raise LedgerDamaged.of(path, f"{state}, but there is {_shown(runs)}", NOT_ON_RECORD, name_others(path))
     known = _steps_of_runs(home)
     strange = [run for run in runs if run.path not in known]
     if strange:

@@ -15,6 +15,7 @@ from typing import Any
 from swarm.errors import LedgerDamaged, LedgerError
 from swarm.ledger.database import has_tables, log_of, open_unchanged, pragma
 from swarm.ledger.integrity.control import ClosedFile, Mark, control_path, read_mark
+from swarm.ledger.integrity.place import name_others
 from swarm.ledger.tables import ACKNOWLEDGED, APPLICATION_ID, RESULT_COLUMNS, SCHEMA_VERSION, TURNS, is_intact
 
 NOT_ON_RECORD = "how many acknowledged episodes are gone is not on record"
@@ -217,11 +218,13 @@ def _later(mark: Mark, noted: Mark | None) -> Mark:
 
 
 def _damaged(path: Path, state: str, expected: Mark | None, whole: int | None) -> LedgerDamaged:
+    others = name_others(path, None if expected is None else expected.ledger_id)
     if expected is None:
         found = "" if whole is None else f"; {whole:,} are whole"
-        return LedgerDamaged.of(path, state, f"{NOT_ON_RECORD}{found}")
+        return LedgerDamaged.of(path, state, f"{NOT_ON_RECORD}{found}", others)
     gone = max(0, expected.acknowledged - (whole or 0))
-    return LedgerDamaged.of(path, state, f"{gone:,} of {expected.acknowledged:,} acknowledged episodes are gone")
+    loss = f"{gone:,} of {expected.acknowledged:,} acknowledged episodes are gone"
+    return LedgerDamaged.of(path, state, loss, others)
 
 
 def _is_empty(path: Path) -> bool:

@@ -16,6 +16,7 @@ from swarm.errors import LedgerError
 from swarm.ledger.database import connect_writer, log_of
 from swarm.ledger.integrity.control import ClosedFile, ControlFile, Mark
 from swarm.ledger.integrity.inspection import inspect
+from swarm.ledger.integrity.place import LedgerPlace, name_others
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +30,12 @@ ADOPTED = "ledger.adopted"
 
 @dataclass(frozen=True, slots=True)
 class OpenLedger:
-    """The writer's connection in autocommit mode, and the control file in which its commits are noted."""
+    """The writer's connection in autocommit mode, the control file in which its commits are noted, and its place."""
 
     path: Path
     connection: sqlite3.Connection
     control: ControlFile
+    place: LedgerPlace
 
     def count(self) -> tuple[int, int]:
         """Count the present transaction as a commit. Return what to note once it is on disk."""
@@ -43,8 +45,14 @@ class OpenLedger:
     def close(self) -> None:
         """Move everything into the ledger's file, so that a copy of the file is a copy of everything.
 
-        If the system refuses, the record stays in two files.
+        If the system refuses, the record stays in two files. Whatever lies in the place of a ledger that was moved
+        stays as it is.
         """
+        if (fault := self.place.look()) is not None:
+            self.place.advise(fault, self.connection)
+            self.connection.close()
+            self.control.close(None)
+            return
         try:
             is_busy = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         except sqlite3.Error as error:
@@ -75,13 +83,16 @@ def open_ledger(path: Path, require: Callable[[], object] = lambda: None) -> Ope
             # This comes before the first write, since the note about the closed file is then no longer true.
             control = ControlFile.create(path, inspected.mark)
             try:
-                return OpenLedger(path, connect_writer(path), control)
+                return OpenLedger(path, connect_writer(path), control, LedgerPlace(path))
             except BaseException:
                 control.abandon()
                 raise
+        if inspected.mark is None and (others := name_others(path)) is not None:
+            logger.warning("%s is a new ledger; %s", path, others)
         connection = connect_writer(path)
         try:
-            return OpenLedger(path, connection, ControlFile.create(path, _new_mark(connection, path, inspected.mark)))
+            mark = _new_mark(connection, path, inspected.mark)
+            return OpenLedger(path, connection, ControlFile.create(path, mark), LedgerPlace(path))
         except BaseException:
             connection.close()
             raise

@@ -66,10 +66,12 @@ WRITES: dict[str, Write] = {
 
 @pytest.mark.parametrize("kind", WRITES)
 def test_each_write_gives_the_database_and_its_study_another_version(
-    store, reader, study: Study, arm: Experiment, run: Run, kind: str
+    location: str, store, reader, study: Study, arm: Experiment, run: Run, kind: str
 ) -> None:
     before = reader.read_version(), reader.read_study_version(study.id)
-    assert (reader.read_version(), reader.read_study_version(study.id)) == before
+    assert reader.read_study_version(study.id) == before[1]
+    # PostgreSQL counts the writes to all databases of a server, and so those of tests beside this one.
+    assert reader.read_version() == before[0] or location.startswith("postgresql")
 
     WRITES[kind](store, study, arm, run)
 

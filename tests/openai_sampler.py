@@ -19,16 +19,12 @@ from swarm.backends.replicas.adapter import (
 )
 from swarm.backends.replicas.client import ReplicaClient, read_event
 from swarm.sampler import EngineLost
-from swarm.types import SamplingParams
 
 NAME = "the OpenAI server"
 
 
 class OpenAiAdapter:
     name = NAME
-
-    def check_params(self, params: SamplingParams) -> None:
-        pass
 
     def flags_beside_trainer(self, device: Device) -> Mapping[str, Any]:
         return {}

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from swarm.backends.stopping import EndRule
+from swarm.backends.stopping import EndRule, check_request
 from swarm.backends.waits import first_of
-from swarm.errors import ContextLengthExceeded, EngineFailure, WeightsNotFinite
+from swarm.errors import EngineFailure, WeightsNotFinite
 from swarm.job import TrainJob
 from swarm.model_path import BUNDLED_DIRECTORY, read_stop_ids, read_tokenizer
 from swarm.sampler import EngineLost, SamplerInfo
@@ -135,11 +135,8 @@ class FakeSampler:
         self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams
     ) -> AsyncGenerator[TokenDelta]:
         running = self._require_running()
+        check_request(prompt_ids, params, vocabulary=running.vocabulary, context_length=self._context_length)
         room = self._context_length - len(prompt_ids)
-        if room < 1:
-            raise ContextLengthExceeded(
-                f"the prompt has {len(prompt_ids)} tokens and the context holds {self._context_length}: shorten it"
-            )
         reply = self._reply(prompt_ids) if self._reply else running.random_reply(prompt_ids, params)
         rule = EndRule(params, running.stop_ids, room, running.decode)
         for count, token_id in enumerate(reply, start=1):
@@ -197,6 +194,7 @@ class _Running:
         self._tokenizer = tokenizer
         self._arrivals = 0
         vocabulary: dict[str, int] = tokenizer.get_vocab()
+        self.vocabulary = len(vocabulary)
         self._letters = sorted(vocabulary[token] for token in vocabulary if token.isascii() and token.isalpha())
         self.logprob = -math.log(len(self._letters))
 

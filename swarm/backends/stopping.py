@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from swarm.errors import BadRequest, ContextLengthExceeded
+from swarm.sampling_limits import check_sampling
 from swarm.types import FinishReason, SamplingParams
 
 Decode = Callable[[Sequence[int]], str]
@@ -27,6 +28,9 @@ def check_request(prompt_ids: Sequence[int], params: SamplingParams, *, vocabula
         raise BadRequest(f"the prompt has token ids outside the vocabulary of {vocabulary}")
     if any(not 0 <= token_id < vocabulary for token_id, _ in params.logit_bias):
         raise BadRequest(f"logit_bias has token ids outside the vocabulary of {vocabulary}", param="logit_bias")
+    if any(token_id >= vocabulary for token_id in params.stop_token_ids):
+        raise BadRequest(f"stop_token_ids has token ids outside the vocabulary of {vocabulary}", param="stop_token_ids")
+    check_sampling(params)
     if params.grammar is not None:
         for name in ("min_tokens", "ignore_eos"):
             if getattr(params, name):

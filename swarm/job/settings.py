@@ -14,6 +14,7 @@ from swarm.descriptions import DescribedModel
 from swarm.estimators import AdvantageEstimator
 from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job.learning_rate import BUNDLED_MODEL
+from swarm.sampling_limits import SAMPLING_LIMITS
 from swarm.schemas import Identifier, StopRule
 
 PolicyLoss = Literal[
@@ -360,7 +361,9 @@ class JobSettings(DescribedModel):
     kl_loss_type: Annotated[KLKind, LEARNED] = "low_var_kl"
     """Estimator of the KL term, by verl's name."""
 
-    temperature: Annotated[float, SAMPLED] = Field(default=1.0, gt=0, le=10)
+    temperature: Annotated[float, SAMPLED] = Field(
+        default=1.0, ge=SAMPLING_LIMITS["temperature"].low, le=SAMPLING_LIMITS["temperature"].high
+    )
     """Temperature of a model call that names none."""
     max_response_length: Annotated[int, Traits(Reader.BATCH, on_verl=False, of_sampling=True)] = Field(
         default=256, ge=1

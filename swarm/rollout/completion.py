@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +20,7 @@ from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, S
 from swarm.rollout.usage import OpenCompletion, call_seed
 from swarm.rollout.waiting_sampler import Crowded, Draft, WaitingSampler
 from swarm.run.call_metrics import CallCounts, Oddity, TokenRate
+from swarm.sampling_limits import NEUTRAL
 from swarm.tracker.codec import Codec
 from swarm.tracker.reply import ReplyStream
 from swarm.tracker.tree import Prompt
@@ -33,18 +34,11 @@ MAX_COMPLETIONS = 128
 RAW_ROLE = "prompt"
 """The role of the one message that represents a prompt without a template."""
 
-_UNTRAINABLE: Mapping[str, object] = {
-    "top_p": 1.0,
-    "top_k": 0,
-    "min_p": 0.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "logit_bias": (),
-    "min_tokens": 0,
-}
-"""Sampling parameters that change the distribution in a way that the loss does not model, each with the value at which
-it does nothing."""
+_UNTRAINABLE = (
+    "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias",
+    "min_tokens",
+)  # fmt: skip
+"""Sampling parameters that change the distribution in a way that the loss does not model."""
 
 
 @dataclass(slots=True)
@@ -282,6 +276,7 @@ class ModelService:
 
         draft = Draft(
             request_id=f"{call.call_id}-{choice.index}",
+            asker=f"episode {episode.episode_id} of client {episode.row.client_id}",
             prompt_ids=choice.prompt.prompt_ids,
             params=choice.params,
             ended=lambda: episode.closed,
@@ -395,6 +390,6 @@ def _refuse_untrainable(params: SamplingParams) -> None:
 
     The loss assumes tokens drawn from the tempered distribution, restricted by a grammar at most.
     """
-    for name, neutral in _UNTRAINABLE.items():
-        if getattr(params, name) != neutral:
+    for name in _UNTRAINABLE:
+        if getattr(params, name) != getattr(NEUTRAL, name):
             raise UnknownParameter(f"{name} is not supported in train episodes: use an eval episode", param=name)

@@ -33,13 +33,14 @@ class Crowded(RolloutPaused):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A completion to sample, and who asks for it.
+    """A completion to sample, and the `asker` as messages name it.
 
     `ended` returns why the asker's episode is over, once it is. `has_left` returns whether the asker may have seen part
     of the reply. `restart` forgets what was sampled.
     """
 
     request_id: str
+    asker: str
     prompt_ids: Sequence[int]
     params: SamplingParams
     ended: Callable[[], str | None]
@@ -77,13 +78,17 @@ class WaitingSampler:
                     async for delta in deltas:
                         yield delta
                 return
-            except EngineFailure as error:
-                is_repaired = isinstance(error, EngineLost) or self.on_failure(error)
-                if not is_repaired or draft.has_left():
+            except EngineLost as error:
+                if draft.has_left():
                     raise
-                logger.info("call %s is sampled again: %s", draft.request_id, error.message)
-                draft.restart()
-                await asyncio.sleep(DEATH_NOTICED_S)
+                failure: EngineFailure = error
+            except EngineFailure as error:
+                failure = type(error)(f"{error.message} (in a call of {draft.asker})")
+                if not self.on_failure(failure) or draft.has_left():
+                    raise failure from error
+            logger.info("call %s is sampled again: %s", draft.request_id, failure.message)
+            draft.restart()
+            await asyncio.sleep(DEATH_NOTICED_S)
 
     async def _until_served(self, draft: Draft) -> None:
         """Wait while the engine boots.

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from swarm.sampling_limits import Temperature
 from swarm.schemas.base import Body, EpisodeState, Identifier, NamedRewards, Reward
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType
 
@@ -38,7 +39,7 @@ class BeginEpisodeRequest(Body):
     idle_timeout_s: float = Field(default=240.0, gt=0, le=86_400, allow_inf_nan=False)
     wait_s: float = Field(default=25.0, ge=0, le=60, allow_inf_nan=False)
     sampling_seed: int | None = Field(default=None, ge=0, lt=2**63)
-    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    temperature: Temperature | None = Field(default=None, ge=0, le=2)
     max_calls: int | None = Field(default=None, ge=1, lt=2**31)
     max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from extreme_sampling import SAMPLED, extreme_body
 from model_bodies import ASKING, MINIMAL, TOOL, rich_body
 from server_processes import serving
 from tests_support import begin, wait_for_state
@@ -88,16 +91,28 @@ def check_error(reply: httpx.Response, content: bytes) -> None:
     assert len(error["message"]) < 1000 and "\n" not in error["message"], content[:300]
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    with serving(tmp_path_factory.mktemp("fuzz"), stderr=subprocess.DEVNULL) as (process, http, _):
-        http.put("/v1/swarm/job", json={"job": {"engine": "fake", "batch_size": 1000}}).raise_for_status()
+@contextmanager
+def serving_engine(home: Path, engine: str) -> Iterator[Target]:
+    with serving(home, stderr=subprocess.DEVNULL) as (process, http, _):
+        job = {"engine": engine, "batch_size": 1000, "max_response_length": 8}
+        http.put("/v1/swarm/job", json={"job": job}).raise_for_status()
         http.post("/v1/swarm/engine/start", json={}).raise_for_status()
         wait_for_state(http, "ROLLING")
-        target = Target(http, psutil.Process(process.pid), routes_of(http))
+        yield Target(http, psutil.Process(process.pid), routes_of(http))
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with serving_engine(tmp_path_factory.mktemp("fuzz"), "fake") as target:
         for route in target.routes:
             for _ in range(5):
                 target.post(route, json.dumps(RICH[route]).encode())
+        yield target
+
+
+@pytest.fixture(scope="module")
+def local_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with serving_engine(tmp_path_factory.mktemp("local"), "local") as target:
         yield target
 
 
@@ -182,6 +197,39 @@ def test_every_place_of_every_body_takes_a_wrong_value(target: Target, number: i
             target.post(route, (text[:cut] + generator.choice("{}[]\"'\x00") + text[cut:]).encode())
     assert {(route, status) for route in target.routes for status in (200, 400)} <= target.answers.keys()
     check_alive(target, before, peak)
+
+
+def check_extremes(target: Target, number: int, seed: int) -> None:
+    """No engine fails, and each answer is 200 or a refusal that names a field of the request."""
+    generator = random.Random(seed)
+    target.answers.clear()
+    for _ in range(number):
+        route, body = extreme_body(generator)
+        content = json.dumps(body).encode()
+        reply = target.post(route, content)
+        assert reply.status_code in {200, 400}, (content, reply.text)
+        if reply.status_code == 400:
+            error = reply.json()["error"]
+            named = error.get("param") or [name for name in body if name in error["message"]]
+            assert named or UNNAMED.search(error["message"]), (content, error)
+    assert {(route, status) for route in SAMPLED for status in (200, 400)} <= target.answers.keys()
+    assert target.take_faults() == []
+    assert target.http.get("/v1/swarm/status").json()["state"] == "ROLLING"
+
+
+UNNAMED = re.compile("not valid JSON|to follow (cannot|allows|is)")
+"""What is wrong is no field, or a grammar, which has another name in each API."""
+
+
+def test_no_sampling_parameters_end_an_engine(local_target: Target) -> None:
+    check_extremes(local_target, 250, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("engine", ["local_target", "target"])
+def test_no_sampling_parameters_of_thousands_end_an_engine(request: pytest.FixtureRequest, engine: str) -> None:
+    check_extremes(request.getfixturevalue(engine), 5000, seed=2)
 
 
 MESSAGE = b'{"role":"user","content":"x"}'

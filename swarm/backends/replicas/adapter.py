@@ -207,10 +207,6 @@ class SamplerAdapter(Protocol):
         """Name in messages."""
         ...
 
-    def check_params(self, params: SamplingParams) -> None:
-        """Raise BadRequest for a parameter that the server would change silently, or does not support."""
-        ...
-
     def flags_beside_trainer(self, device: Device) -> Mapping[str, Any]:
         """Return the options of a server that shares a device with the trainer, for a job that names none."""
         ...

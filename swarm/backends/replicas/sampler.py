@@ -14,8 +14,9 @@ from swarm.backends.replicas.generation import Generation, ModelFacts, PieceStre
 from swarm.backends.replicas.pool import ReplicaPool
 from swarm.backends.replicas.replica import Replica
 from swarm.backends.stopping import check_request
-from swarm.errors import BadRequest, EngineFailure
+from swarm.errors import BadRequest, EngineFailure, WeightsNotFinite
 from swarm.sampler import EngineLost, SamplerInfo
+from swarm.sampling_limits import NEUTRAL, overflow_of
 from swarm.types import FinishReason, SamplingParams, TokenDelta
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,6 @@ class ReplicaSampler:
         running = self._require_running()
         facts, context_length = running.facts, running.context_length
         check_request(prompt_ids, params, vocabulary=facts.vocabulary, context_length=context_length)
-        self._adapter.check_params(params)
         room, constraint = context_length - len(prompt_ids), running.start_constraint(params)
         generation = Generation(request_id, prompt_ids, params, facts, room, constraint)
         broken: list[int | None] = []
@@ -125,6 +125,10 @@ class ReplicaSampler:
                     if delta.finish_reason is not None:
                         running.pool.remember(stream.replica, generation.sequence)
                         return
+            except WeightsNotFinite:
+                if await running.has_finite_scores(request_id, generation.sequence):
+                    raise overflow_of(params) from None
+                raise
             except EngineLost as error:
                 if running.ended:
                     continue
@@ -180,6 +184,19 @@ class _Running:
         if params.grammar is None or self.facts.stop_ids or params.stop_token_ids:
             return None
         return self._grammars.start(params.grammar, ())
+
+    async def has_finite_scores(self, request_id: str, sequence: Sequence[int]) -> bool:
+        """Return whether a token that continues the sequence can be sampled with neutral parameters."""
+        generation = Generation(f"{request_id}-neutral", sequence, NEUTRAL, self.facts, room=1)
+        stream = await self.open(generation)
+        if stream is None:
+            return False
+        try:
+            return generation.accept(await stream.read()) is not None
+        except WeightsNotFinite:
+            return False
+        finally:
+            await stream.close()
 
     def end_generations(self) -> None:
         """End all running generations with `abort`."""

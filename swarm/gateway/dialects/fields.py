@@ -26,6 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.rollout.model_request import ModelRequest, SamplingDefaults
+from swarm.sampling_limits import SAMPLING_LIMITS, Temperature
 from swarm.types import Grammar, GrammarKind, SamplingParams
 
 MAX_NAMED_FIELDS = 32
@@ -230,8 +231,7 @@ AllowedMode = Annotated[Literal["auto", "required"], AfterValidator(_enforceable
 """The `mode` of OpenAI's `allowed_tools`: `required` means that the reply must call one of them."""
 
 MAX_BIASES = 1024
-MAX_BIAS = 100.0
-MAX_TOP_LOGPROBS = 20
+MAX_TOP_LOGPROBS = int(SAMPLING_LIMITS["top_logprobs"].high)
 MAX_ALTERNATIVES = 1024
 
 _COMPACT: Mapping[str, object] = MappingProxyType(
@@ -255,6 +255,7 @@ def _to_number(value: object) -> object:
 
 
 Number = Annotated[float, BeforeValidator(_to_number)]
+AskedTemperature = Annotated[Temperature, BeforeValidator(_to_number)]
 
 
 class SamplingBody(StrictBody):
@@ -262,13 +263,18 @@ class SamplingBody(StrictBody):
 
     model: str = Field(min_length=1)
     stream: bool | None = None
-    temperature: Number | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    temperature: AskedTemperature | None = Field(default=None, ge=0, le=2)
     top_p: Number | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
     top_k: int | None = Field(default=None, ge=-1, lt=2**31)
     min_p: Number | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
     presence_penalty: Number | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
     frequency_penalty: Number | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
-    repetition_penalty: Number | None = Field(default=None, gt=0, le=10, allow_inf_nan=False)
+    repetition_penalty: Number | None = Field(
+        default=None,
+        ge=SAMPLING_LIMITS["repetition_penalty"].low,
+        le=SAMPLING_LIMITS["repetition_penalty"].high,
+        allow_inf_nan=False,
+    )
     logit_bias: dict[str, Number] | None = Field(default=None, max_length=MAX_BIASES)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: StopStrings | None = None
@@ -319,8 +325,8 @@ def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     for token, bias in given.items():
         if not token.isdecimal() or not token.isascii() or len(token) > 10:
             raise BadRequest(f"logit_bias: {shown(token)} is not a token id", param="logit_bias")
-        if not -MAX_BIAS <= bias <= MAX_BIAS:
-            raise UnknownParameter(f"logit_bias: {bias} is not between -100 and 100", param="logit_bias")
+        if not (limit := SAMPLING_LIMITS["logit_bias"]).allows(bias):
+            raise UnknownParameter(f"logit_bias: {bias} cannot be honoured: send {limit}", param="logit_bias")
         biases[int(token)] = bias
     return tuple(sorted(biases.items()))
 

@@ -12,7 +12,7 @@ from plain_sampling import plain_logprobs
 from tiny_models import random_model
 
 from swarm.backends.grammar import GrammarCompiler
-from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure
+from swarm.errors import BadRequest, ContextLengthExceeded, EngineFailure, UnknownParameter
 from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
 
@@ -38,6 +38,11 @@ GRAMMARS = [
     Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}'),
     Grammar(GrammarKind.LARK, 'start: "ab" tail\ntail: /[0-9]+/ | "x"'),
 ]
+BEYOND: dict[str, Any] = {
+    "temperature": 1e-39, "top_p": 1.5, "min_p": float("nan"), "presence_penalty": float("inf"),
+    "frequency_penalty": -3.0, "repetition_penalty": 1e-39, "logit_bias": ((5, 1e39),), "top_logprobs": 21,
+    "stop_token_ids": (5, VOCABULARY),
+}  # fmt: skip
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {"head_dim": 16}),
     "mistral-sliding": ("Mistral", {"sliding_window": 16}),
@@ -321,6 +326,19 @@ def test_weights_that_are_not_finite_fail_the_request_by_reason(model: torch.nn.
     assert sampler.idle
 
 
+def test_overflow_by_the_parameters_of_a_request_is_its_own_error(model: torch.nn.Module, make_sampler: Any) -> None:
+    sampler = make_sampler(model)
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(1e37)
+    sampler.submit(0, [5, 6], SamplingParams(max_tokens=3, temperature=0.01, repetition_penalty=0.01))
+    sampler.submit(1, [5, 6], SamplingParams(max_tokens=3, logit_bias=((7, 100.0),)))
+    pieces = {piece.handle: piece for piece in sampler.step()}
+    assert isinstance(pieces[0].error, UnknownParameter)
+    assert pieces[0].error.param == "temperature"
+    assert "repetition_penalty 0.01" in pieces[0].error.message
+    assert pieces[1].error is None
+
+
 def test_context_end_finishes_with_length(model: torch.nn.Module, make_sampler: Any, run: Callable[..., Any]) -> None:
     completion = run(make_sampler(model, stop_ids=()), {0: ([5] * (CONTEXT - 4), SamplingParams(max_tokens=99))})[0]
     assert len(completion.token_ids) == 4
@@ -337,6 +355,10 @@ def test_prompts_that_cannot_be_sampled_are_refused(model: torch.nn.Module, make
     for wrong in (-1, VOCABULARY):
         with pytest.raises(BadRequest, match="outside the vocabulary"):
             sampler.submit(0, [5, wrong], params)
+    for name, value in BEYOND.items():
+        with pytest.raises(BadRequest) as refused:
+            sampler.submit(0, [5], SamplingParams(max_tokens=1, **{name: value}))
+        assert refused.value.param == name
     assert sampler.idle
 
 

@@ -125,6 +125,15 @@ async def test_logits_without_numbers_are_an_engine_failure(shared: Shared) -> N
         await complete(sampler, PROMPT)
 
 
+async def test_overflow_by_the_parameters_of_a_request_is_its_own_error(shared: Shared) -> None:
+    stand_ins, sampler = shared.stand_ins, shared.sampler
+    stand_ins.tell(overflows=True)
+    with pytest.raises(UnknownParameter, match=r"temperature 0\.5") as refused:
+        await complete(sampler, PROMPT, temperature=0.5)
+    assert refused.value.param == "temperature"
+    assert (await complete(sampler, PROMPT)).token_ids == expected_tokens(PROMPT, 12)
+
+
 async def test_stranger_without_the_key_is_refused_everywhere(shared: Shared) -> None:
     sampler = shared.sampler
     async with httpx.AsyncClient(base_url=str(sampler.replicas[0].base_url), trust_env=False) as stranger:

@@ -47,7 +47,8 @@ async def sample(pauses_s: Sequence[float], reading_s: float = 0.0) -> list[int]
     for state in (EngineState.BOOTING, EngineState.ROLLING):
         await lifecycle.move(state)
     sampler = WaitingSampler(PacedSampler(pauses_s), lifecycle, WAIT_S, lambda error: None, lambda tokens: None)
-    draft = Draft("call", (1, 2), SamplingParams(max_tokens=8), lambda: None, lambda: False, lambda: None)
+    ended, has_left, restart = lambda: None, lambda: False, lambda: None
+    draft = Draft("call", "episode e of client c", (1, 2), SamplingParams(max_tokens=8), ended, has_left, restart)
     token_ids: list[int] = []
     async for delta in sampler.sample(draft):
         token_ids.extend(delta.token_ids_T)

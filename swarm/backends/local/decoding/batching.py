@@ -20,9 +20,10 @@ from swarm.backends.local.decoding.forward import (
     SlotForward,
     shared_length,
 )
-from swarm.backends.local.decoding.sampling import Draw, LogitEdits, sample
+from swarm.backends.local.decoding.sampling import Draw, LogitEdits, has_finite_scores, sample
 from swarm.backends.stopping import Decode, EndRule, check_request
 from swarm.errors import BadRequest, SwarmError, WeightsNotFinite
+from swarm.sampling_limits import overflow_of
 from swarm.types import FinishReason, SamplingParams, TokenLogprobs
 
 PREFILL_TOKENS = 2048
@@ -196,12 +197,13 @@ class BatchSampler:
             return []
         logits = self._forward.decode([r.tokens[-1] for r in decoding], [len(r.tokens) - 1 for r in decoding])
         drawn = sample(logits, [_draw(request) for request in decoding])
-        results = [
-            self._accept(request, token_id, logprob, drawn.likeliest.get(row))
-            for row, (request, token_id, logprob) in enumerate(
-                zip(decoding, drawn.token_ids, drawn.logprobs, strict=True)
-            )
-        ]
+        results: list[Sampled] = []
+        for row, request in enumerate(decoding):
+            token_id, logprob = drawn.token_ids[row], drawn.logprobs[row]
+            if (error := self._find_error(request, logprob, logits[row])) is not None:
+                results.append(Sampled(request.handle, None, logprob, None, error))
+            else:
+                results.append(self._accept(request, token_id, logprob, drawn.likeliest.get(row)))
         # Backwards, because the row that fills a gap always comes from a later place.
         for row in reversed(range(len(decoding))):
             if results[row].finish_reason is not None:
@@ -211,15 +213,20 @@ class BatchSampler:
                 self._free(row)
         return results
 
+    def _find_error(self, request: _Request, logprob: float, logits: torch.Tensor) -> SwarmError | None:
+        """Return why a request got no token: by its own doing, unless the logits themselves are not finite."""
+        if request.constraint is not None and request.constraint.error is not None:
+            return request.constraint.error
+        if math.isfinite(logprob):
+            return None
+        if has_finite_scores(logits):
+            return overflow_of(request.params)
+        return WeightsNotFinite(
+            f"the model's logits are not finite at weight version {self.weight_version}: training has diverged"
+        )
+
     def _accept(self, request: _Request, token_id: int, logprob: float, likeliest: TokenLogprobs | None) -> Sampled:
         request.cached = len(request.tokens)
-        if request.constraint is not None and request.constraint.error is not None:
-            return Sampled(request.handle, None, logprob, None, request.constraint.error)
-        if not math.isfinite(logprob):
-            error = WeightsNotFinite(
-                f"the model's logits are not finite at weight version {self.weight_version}: training has diverged"
-            )
-            return Sampled(request.handle, None, logprob, None, error)
         request.tokens.append(token_id)
         request.output_ids.append(token_id)
         finish = request.rule.check(request.output_ids)

@@ -126,7 +126,7 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> SampledTokens:
     The log-probability belongs to the distribution that was sampled from. That distribution has only the allowed
     tokens, with edited logits, after temperature, then min-p, top-k and top-p, renormalized. At temperature 0 the most
     likely token is taken. Its log-probability is then that at temperature 1 with no tokens dropped, because a point
-    mass would carry no information. The log-probability is not finite if the logits are not.
+    mass would carry no information. The log-probability is not finite if the logits are not, or overflow when changed.
     """
     logits, device = _change(logits.float(), draws), logits.device
     temperatures = np.array([draw.params.temperature or 1.0 for draw in draws], dtype=np.float32)
@@ -142,6 +142,11 @@ def sample(logits: Tensor, draws: Sequence[Draw]) -> SampledTokens:
         token_ids[rows] = logits[rows].argmax(-1)
     chosen = logprobs.gather(1, token_ids[:, None])[:, 0]
     return SampledTokens(token_ids.tolist(), chosen.tolist(), _likeliest(logprobs, draws))
+
+
+def has_finite_scores(logits: Tensor) -> bool:
+    """Return whether a token of one row of logits can be sampled with neutral parameters."""
+    return bool(torch.logsumexp(logits.float(), -1).isfinite())
 
 
 def _change(logits: Tensor, draws: Sequence[Draw]) -> Tensor:

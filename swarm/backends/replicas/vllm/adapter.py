@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 
 from swarm.backends.replicas.adapter import Device, ReplicaOrder, SamplerLimits, SamplerSettings
 from swarm.backends.replicas.client import ReplicaClient
-from swarm.backends.replicas.vllm.server import MOST_TOP_LOGPROBS, NAME, SERVED_NAME, VllmServer, check_params
+from swarm.backends.replicas.vllm.server import NAME, SERVED_NAME, VllmServer
 from swarm.errors import JobInvalid
-from swarm.types import SamplingParams
+from swarm.sampling_limits import SAMPLING_LIMITS
 
 INSIDE: Final = Path(__file__).parent / "inside_vllm"
 """Modules for the interpreter that has vLLM."""
@@ -43,9 +43,6 @@ class VllmAdapter:
 
     name = NAME
 
-    def check_params(self, params: SamplingParams) -> None:
-        check_params(params)
-
     def flags_beside_trainer(self, device: Device) -> Mapping[str, Any]:
         # For a model small enough for a CPU, compiling takes longer than it saves.
         return {"gpu_memory_utilization": MEMORY_SHARE} if device == "cuda" else {"enforce_eager": True}
@@ -64,7 +61,7 @@ class VllmAdapter:
             # vLLM's own sampling defaults, not those of the model: each request carries its parameters.
             "generation_config": "vllm",
             "logprobs_mode": "processed_logprobs",
-            "max_logprobs": MOST_TOP_LOGPROBS,
+            "max_logprobs": int(SAMPLING_LIMITS["top_logprobs"].high),
             # The grammars of requests are written for this backend, as for the local sampler.
             "structured_outputs_config": {"backend": "guidance"},
             "weight_transfer_config": {"backend": settings.transport},

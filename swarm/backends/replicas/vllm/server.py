@@ -17,33 +17,11 @@ from swarm.backends.replicas.adapter import (
     WeightSource,
 )
 from swarm.backends.replicas.client import ReplicaClient, read_event
-from swarm.errors import EngineFailure, UnknownParameter
+from swarm.errors import EngineFailure
 from swarm.sampler import EngineLost
-from swarm.types import SamplingParams
 
 SERVED_NAME: Final = "policy"
-MOST_TOP_LOGPROBS: Final = 20
-LOWEST_TEMPERATURE: Final = 0.01
-"""vLLM raises lower temperatures to this one, except 0."""
-LARGEST_BIAS: Final = 100.0
-"""vLLM reduces larger biases to this one."""
 SEED_RANGE: Final = 2**63
-
-
-def check_params(params: SamplingParams) -> None:
-    """Raise UnknownParameter for a parameter that vLLM would change silently."""
-    if 0 < params.temperature < LOWEST_TEMPERATURE:
-        raise UnknownParameter(
-            f"temperature {params.temperature:g} cannot be honoured: use 0, or {LOWEST_TEMPERATURE:g} and above",
-            param="temperature",
-        )
-    if any(abs(bias) > LARGEST_BIAS for _, bias in params.logit_bias):
-        raise UnknownParameter(f"logit_bias beyond {LARGEST_BIAS:g} cannot be honoured", param="logit_bias")
-    if params.top_logprobs > MOST_TOP_LOGPROBS:
-        raise UnknownParameter(
-            f"top_logprobs {params.top_logprobs} cannot be honoured: ask for at most {MOST_TOP_LOGPROBS}",
-            param="top_logprobs",
-        )
 
 
 def completion_body(request: SamplerRequest) -> dict[str, Any]:

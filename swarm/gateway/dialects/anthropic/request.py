@@ -24,6 +24,7 @@ from swarm.gateway.dialects.anthropic.messages import (
 )
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
+    AskedTemperature,
     CheckedCall,
     FieldTable,
     Number,
@@ -315,7 +316,7 @@ class MessagesBody(PromptBody):
     max_tokens: int = Field(ge=1, lt=2**31)
     stop_sequences: StopStrings | None = None
     stream: bool | None = None
-    temperature: Number | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    temperature: AskedTemperature | None = Field(default=None, ge=0, le=1)
     top_p: Number | None = Field(default=None, gt=0, le=1, allow_inf_nan=False)
     top_k: int | None = Field(default=None, ge=0, lt=2**31)
 

@@ -77,7 +77,8 @@ class StandIn:
             self.note("completed" if finish else "aborted", request_id=body["request_id"], tokens=count)
 
     def choice(self, token: int, finish: str | None, body: dict[str, Any]) -> dict[str, Any]:
-        value = None if self.fault("not_finite") else logprob_of(token)
+        is_overflow = self.fault("overflows") and body["temperature"] != 1
+        value = None if self.fault("not_finite") or is_overflow else logprob_of(token)
         top = {f"token_id:{token}": value, f"token_id:{token - 1}": -2.0, f"token_id:{token + 1}": -9999.0}
         return {
             "token_ids": [token],

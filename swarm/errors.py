@@ -20,10 +20,12 @@ SwarmError
 │   ├── ServerLeased            another study uses the server
 │   └── LeaseLost               the lease that a call was made under is over
 ├── Unavailable                 temporary: retry after `retry_after_s`
-│   ├── EngineNotReady          offline, booting or failed
+│   ├── EngineNotReady          offline or booting
 │   ├── RolloutPaused           a batch is full or weights are changing
 │   └── LedgerUnwritable        the disk fails and nothing was stored; also a LedgerError
 ├── EngineFailure               the engine or trainer failed; the server's state becomes FAILED
+│   ├── WeightsNotFinite        the model gives no finite numbers
+│   └── FailedEngine            the server's state is FAILED: waiting does not help
 ├── EnvironmentFailure          a task could not be created or an attempt could not be graded
 ├── ProgramFailure              an agent, a reward or a schedule raised, or took too long
 ├── SandboxUnavailable          foreign code and no sandbox to run it in
@@ -155,6 +157,12 @@ class WeightsNotFinite(EngineFailure):
     """The model's scores of tokens are not finite numbers, so nothing can be sampled."""
 
     code = "weights_not_finite"
+
+
+class FailedEngine(EngineFailure):
+    """An engine that has failed, which serves nothing until somebody starts it again."""
+
+    code = "engine_failed"
 
 
 class EnvironmentFailure(SwarmError):

@@ -93,7 +93,7 @@ class ClientCalls(ServerCalls):
         The server takes no episode while weights change, while a batch has all its groups, and while the engine boots
         or is stopped. The call then waits up to `wait_timeout` seconds, also for a server that does not answer.
         Afterwards it raises RolloutPaused, EngineNotReady or ServerUnreachable. It raises TrainingComplete after the
-        last step.
+        last step, and FailedEngine as soon as the engine has failed.
 
         `sampling` takes `sampling_seed`, `temperature`, `max_calls` and `max_tokens`; EpisodeSampling explains them.
         """

@@ -24,6 +24,7 @@ from swarm.errors import (
     EngineFailure,
     EnvironmentFailure,
     EpisodeEnded,
+    FailedEngine,
     NotFound,
     ProgramFailure,
     SandboxUnavailable,
@@ -109,7 +110,8 @@ def evaluate(
     settings of the episodes. On an interrupt (Ctrl-C), `on_interrupt` is called, which should end the attempts under
     way. The interrupt is raised when they have ended.
 
-    Raises BadRequest if `tasks` is empty, and ServerUnreachable or Unauthorized if the server cannot be asked.
+    Raises BadRequest if `tasks` is empty, and ServerUnreachable or Unauthorized if the server cannot be asked. Raises
+    FailedEngine as soon as the engine has failed.
     """
     if not tasks:
         raise BadRequest("nothing to evaluate: give at least one task", param="tasks")
@@ -125,6 +127,8 @@ def evaluate(
             if on_interrupt is not None:
                 on_interrupt()
             raise
+    if run.end is not None:
+        raise run.end
     return _summarize(outcomes, run.repeats)
 
 
@@ -173,6 +177,7 @@ class _Evaluator:
         self._discard_episode_timeout = discard_episode_timeout
         self._wait_timeout = wait_timeout
         self.stop = threading.Event()
+        self.end: FailedEngine | None = None
         self.repeats: list[str] = []
 
     def attempt(self, drawn: tuple[Task, EpisodeSampling]) -> _Scored | EvaluationFailure:
@@ -182,6 +187,11 @@ class _Evaluator:
                 break
             try:
                 return self._score(task, sampling)
+            except FailedEngine as error:
+                # No other attempt can succeed either.
+                self.end = error
+                self.stop.set()
+                break
             except Exception as error:  # noqa: BLE001 - the boundary: a failed attempt is data of the evaluation
                 reason = _in_one_line(error)
                 logger.info("attempt %d at task %s failed: %s", attempt, task.task_id, reason)
@@ -271,7 +281,8 @@ def follow_evaluations(
     The setting `eval_every` of the job says when. `measure` scores the served weights, which do not change meanwhile.
     The claim on an evaluation is renewed until `measure` returns. If another evaluator has taken the evaluation, or the
     server has abandoned it, its score is dropped. `on_score` is called with each score that counts. Raises the errors
-    of `measure`, and ServerUnreachable or EngineNotReady if the server does not serve for the client's `timeout`.
+    of `measure`, FailedEngine if the engine has failed, and ServerUnreachable or EngineNotReady if the server does not
+    serve for the client's `timeout`.
     """
     while True:
         claimed = client.claim_evaluation(lease_s=lease_s, wait_s=CLAIM_WAIT_S)

@@ -19,7 +19,6 @@ from swarm.gateway.control.event_routes import EventStreams, add_event_routes
 from swarm.gateway.control.prometheus import add_prometheus_route
 from swarm.gateway.control.server_routes import (
     Control,
-    Served,
     add_command_routes,
     add_history_routes,
     add_job_routes,
@@ -43,6 +42,7 @@ from swarm.gateway.http.middleware import InputLimits, RequestMiddleware, Traffi
 from swarm.gateway.http.openapi import SwarmApi
 from swarm.gateway.http.plain_paths import PlainPaths
 from swarm.gateway.http.routes import Gate
+from swarm.gateway.served import Served
 from swarm.ledger import Ledger
 from swarm.run.lifecycle import EngineLifecycle
 

@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 
 from swarm.batch import BatchPool, Place
-from swarm.errors import BadRequest, EngineFailure, EngineNotReady, RolloutPaused, SwarmError, TrainingComplete
+from swarm.errors import BadRequest, RolloutPaused, SwarmError, TrainingComplete
 from swarm.run.lifecycle import SERVING, EngineLifecycle
 from swarm.schemas import EngineState
 from swarm.types import EpisodeType
@@ -215,10 +215,8 @@ class Admission:
         episode_type, data_source = kind
         state = self._lifecycle.state
         self._refuse_after_last_step(episode_type)
-        if state is EngineState.FAILED:
-            raise EngineFailure(f"the engine has failed: {self._lifecycle.reason}")
-        if state is EngineState.OFFLINE:
-            raise EngineNotReady("the engine is stopped: start it first")
+        if state in {EngineState.FAILED, EngineState.OFFLINE}:
+            raise self._lifecycle.refusal()
         shortage = self._place_obstacle(data_source, task_id) if episode_type is EpisodeType.TRAIN else None
         if state not in self._open_states(episode_type):
             return f"the engine is {state}"

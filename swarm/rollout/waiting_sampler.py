@@ -98,10 +98,8 @@ class WaitingSampler:
         lifecycle = self.lifecycle
         if not await lifecycle.wait_until(SETTLED, self.max_wait_s):
             raise RolloutPaused(f"the engine is {lifecycle.state}: {lifecycle.reason}", retry_after_s=5)
-        if lifecycle.state is EngineState.FAILED:
-            raise EngineFailure(f"the engine has failed: {lifecycle.reason}")
-        if lifecycle.state is EngineState.OFFLINE:
-            raise EngineNotReady("the engine was stopped", retry_after_s=5)
+        if not lifecycle.serving:
+            raise lifecycle.refusal()
         _refuse_if_ended(draft)
 
     async def _generate(self, draft: Draft) -> AsyncGenerator[TokenDelta]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from swarm.errors import Conflict, EngineNotReady, SwarmError
+from swarm.errors import Conflict, SwarmError
 from swarm.ledger import EvaluationReport, EvaluationRow, EvaluationState, Ledger
 from swarm.processes.child import is_dead
 from swarm.run.lifecycle import EngineLifecycle
@@ -132,7 +132,7 @@ class Evaluations:
         """Claim the evaluation that is due for this evaluator, and return it. A repeated claim returns the same one.
 
         The result is None if none is due within `wait_s` seconds, if the job is complete or if the caller disconnects.
-        Raise EngineNotReady if the engine is stopped, and LedgerError.
+        Raise FailedEngine or EngineNotReady if no engine runs, and LedgerError.
         """
         self._has_evaluator = True
         leaving = asyncio.ensure_future((departure or _never)())
@@ -141,7 +141,7 @@ class Evaluations:
             while True:
                 changed = self._changed
                 if self.lifecycle.state in {EngineState.OFFLINE, EngineState.FAILED}:
-                    raise EngineNotReady("the engine is stopped: start it first", retry_after_s=1)
+                    raise self.lifecycle.refusal()
                 if (row := await self._claim_now(evaluator, lease_s)) is not None:
                     return row
                 left_s = until - time.monotonic()

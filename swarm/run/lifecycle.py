@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from swarm.errors import IllegalTransition
+from swarm.errors import EngineNotReady, FailedEngine, IllegalTransition
 from swarm.schemas import LEGAL_ENGINE_MOVES, EngineState
 from swarm.types import WeightVersion
 
@@ -63,6 +63,16 @@ class EngineLifecycle:
                 self._listeners.remove(listener)
 
         return unsubscribe
+
+    def refusal(self) -> FailedEngine | EngineNotReady:
+        """Return the error of a call that needs an engine, while none runs. It is final if the engine has failed."""
+        if self._state is EngineState.FAILED:
+            return FailedEngine(f"the engine has failed: {self._reason or 'see the log of the server'}")
+        return EngineNotReady(
+            "no engine is running: start a job, from a client with auto_sync_train_config_and_start_engine or from a"
+            " shell with `swarm start --job job.yaml`",
+            retry_after_s=2,
+        )
 
     async def move(self, to: EngineState, reason: str | None = None) -> None:
         """Change the state, wake the waiting tasks and record it. Raise IllegalTransition for an illegal move."""

@@ -414,7 +414,7 @@ class SwarmServer:
 
     def _require_run(self) -> JobRun:
         if self._run is None:
-            raise EngineNotReady("no engine is running: a client starts it (auto_sync_train_config_and_start_engine)")
+            raise self.lifecycle.refusal()
         return self._run
 
     async def _undisturbed(self, work: Coroutine[Any, Any, T], name: str) -> T:

@@ -22,6 +22,7 @@ from swarm.gateway.app import RouteDependencies, create_app
 from swarm.gateway.control.event_routes import EventStreams
 from swarm.gateway.http.auth import TokenGuard
 from swarm.gateway.http.connection import GuardedConnection
+from swarm.gateway.served import Served
 from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.schemas import EngineState
@@ -147,7 +148,7 @@ def _http_server(config: ServerConfig, server: SwarmServer, ledger: Ledger) -> H
     app = create_app(
         RouteDependencies(
             control=server.control,
-            served=server.find_service,
+            served=Served(server.find_service, server.lifecycle),
             lifecycle=server.lifecycle,
             ledger=ledger,
             guard=TokenGuard(config.token, config.rollout_token, config.observer_token),

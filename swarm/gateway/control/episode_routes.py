@@ -7,13 +7,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from swarm.errors import EngineNotReady, EpisodeEnded
-from swarm.gateway.control.server_routes import Served, require_service
+from swarm.errors import EngineNotReady, EpisodeEnded, FailedEngine
 from swarm.gateway.control.views import view_detail, view_episode, view_receipt, view_state
 from swarm.gateway.http.auth import READERS
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import EpisodeQuery
 from swarm.gateway.http.routes import role_of, until_left
+from swarm.gateway.served import Served
 from swarm.ledger import EndReceipt, EpisodeRow, Ledger
 from swarm.rollout.results import ending_of
 from swarm.schemas import (
@@ -45,7 +45,7 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         The call waits up to `wait_s` seconds while a batch trains, or while the next one has enough episodes of this
         data source. Then the answer is 503. A train episode of a complete job gets 409 `training_complete`.
         """
-        service = require_service(served)
+        service = served.require()
         # If the client disconnects while it waits, no episode may begin: nobody would end it, and its batch would wait.
         begun = await service.episodes.begin(body, lambda: until_left(request.receive))
         return BeginEpisodeResponse(
@@ -71,7 +71,7 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         """
         service = served()
         if service is None:
-            ended = await _replay_end(ledger, episode_id, body)
+            ended = await _replay_end(served, ledger, episode_id, body)
         else:
             ended = await service.episodes.end(episode_id, body)
         return view_receipt(ended)
@@ -85,7 +85,7 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         """Renew the lease and the idle timeout of an episode. If it is not running, the answer is 409."""
         service = served()
         if service is None:
-            raise _over(await ledger.episode(episode_id))
+            raise _over(await ledger.episode(episode_id), served)
         service.episodes.heartbeat(episode_id)
         return view_episode(service.episodes.as_present(await ledger.episode(episode_id)))
 
@@ -96,7 +96,7 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         So an agent that hangs in a live client still times out. The answer names the listed episodes that are not
         running, with the reasons, and warnings about the client.
         """
-        episodes = require_service(served).episodes
+        episodes = served.require().episodes
         ended = episodes.heartbeat_client(body.client_id, body.episode_ids)
         return HeartbeatResponse(ended=ended, warnings=episodes.warnings_about(body.client_id))
 
@@ -116,13 +116,13 @@ def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> N
             await service.episodes.abort(episode_id, given.reason, is_final=given.final)
         row = await ledger.episode(episode_id)
         if row.state is not EpisodeState.ABORTED:
-            raise _over(row)
+            raise _over(row, served)
         return view_episode(row)
 
     @router.post("/episodes/{episode_id}/reward", summary="Revise a reward", responses=errors(404, 409, 503, 507))
     async def revise_reward(episode_id: str, body: ReviseRewardRequest) -> EpisodeView:
         """Change the reward of an ended train episode, until its batch is closed. The earlier one stays on record."""
-        return view_episode(await require_service(served).episodes.revise(episode_id, body))
+        return view_episode(await served.require().episodes.revise(episode_id, body))
 
     @router.post("/batch/agree", summary="Agree that the present batch is complete", responses=errors(503))
     async def agree(body: AgreeRequest) -> AgreeResponse:
@@ -130,7 +130,7 @@ def add_judgement_routes(router: APIRouter, served: Served, ledger: Ledger) -> N
 
         The stop rules `any_client_agrees` and `all_clients_agree` use it, until the batch is closed.
         """
-        agreed, will_close = require_service(served).episodes.agree(body.client_id)
+        agreed, will_close = served.require().episodes.agree(body.client_id)
         return AgreeResponse(agreed=list(agreed), will_close=will_close)
 
 
@@ -160,21 +160,21 @@ def add_record_routes(router: APIRouter, served: Served, ledger: Ledger) -> None
         return EpisodePage(episodes=[view_episode(row) for row in found.episodes], next_cursor=found.next_cursor)
 
 
-async def _replay_end(ledger: Ledger, episode_id: str, body: EndEpisodeRequest) -> EndReceipt:
+async def _replay_end(served: Served, ledger: Ledger, episode_id: str, body: EndEpisodeRequest) -> EndReceipt:
     """Return the receipt of an earlier end, while no engine runs.
 
-    Raises EpisodeEnded or IdempotencyMismatch as the ledger does, and EngineNotReady for an episode that has not ended.
+    Raises EpisodeEnded or IdempotencyMismatch as the ledger does, and as `_over` for an episode that has not ended.
     """
     row = await ledger.episode(episode_id)
     if row.state is EpisodeState.RUNNING:
-        raise _over(row)
+        raise _over(row, served)
     return await ledger.end_episode(ending_of(episode_id, body))
 
 
-def _over(row: EpisodeRow) -> EpisodeEnded | EngineNotReady:
+def _over(row: EpisodeRow, served: Served) -> EpisodeEnded | FailedEngine | EngineNotReady:
     """Return the error for a call about an episode while no engine runs."""
     if row.state is EpisodeState.RUNNING:
-        return EngineNotReady("no engine is running: try again once the engine is back", retry_after_s=2)
+        return served.lifecycle.refusal()
     why = f" ({row.outcome})" if row.outcome else ""
     return EpisodeEnded(f"episode {row.episode_id} is {row.state}{why}")
 

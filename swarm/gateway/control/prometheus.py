@@ -12,9 +12,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from swarm.gateway.control.event_routes import EventStreams
-from swarm.gateway.control.server_routes import Control, Served
+from swarm.gateway.control.server_routes import Control
 from swarm.gateway.http.middleware import Traffic
 from swarm.gateway.http.openapi import errors
+from swarm.gateway.served import Served
 from swarm.ledger import CommitCount, Ledger
 from swarm.schemas import EngineState, PoolView, Status
 

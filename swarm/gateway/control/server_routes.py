@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from swarm.errors import EngineNotReady
 from swarm.gateway.control.views import view_job_usage
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.query_strings import AuditQuery, BatchQuery, MetricsQuery, UsageQuery
+from swarm.gateway.served import Served
 from swarm.ledger import Ledger
-from swarm.rollout.completion import ModelService
 from swarm.run.evaluations import Evaluations
 from swarm.run.lease import ServerLease
 from swarm.run.lifecycle import EngineLifecycle
@@ -42,9 +41,6 @@ from swarm.schemas import (
 
 NOT_READY = frozenset({EngineState.BOOTING, EngineState.FAILED})
 
-Served = Callable[[], ModelService | None]
-"""Returns the service of the model, or None while no engine runs."""
-
 
 @dataclass(frozen=True, slots=True)
 class Control:
@@ -63,18 +59,6 @@ class Control:
     load: Callable[[int, bool], Awaitable[None]]
     evaluations: Callable[[], Evaluations]
     shutdown: Callable[[], None]
-
-
-def require_service(served: Served) -> ModelService:
-    """Return the service of the model. Raises EngineNotReady while no engine runs."""
-    service = served()
-    if service is None:
-        raise EngineNotReady(
-            "no engine is running: start a job, from a client with auto_sync_train_config_and_start_engine or from a"
-            " shell with `swarm start --job job.yaml`",
-            retry_after_s=2,
-        )
-    return service
 
 
 def add_status_routes(router: APIRouter, control: Control, served: Served, ledger: Ledger) -> None:
@@ -97,7 +81,7 @@ def add_status_routes(router: APIRouter, control: Control, served: Served, ledge
     @router.get("/batch/policy", summary="When a batch is complete and what it may contain", responses=errors(503))
     async def get_policy() -> BatchPolicies:
         """Return the policy of the present batch, and of the next one if it differs. 503 while no engine runs."""
-        return require_service(served).episodes.batch.policies()
+        return served.require().episodes.batch.policies()
 
     @router.get("/tasks", summary="The tasks of the present job that have episodes", responses=errors(507))
     async def get_tasks() -> TaskCounts:
@@ -196,7 +180,7 @@ def add_command_routes(
     @router.patch("/batch/policy", summary="Change the policy from the next batch on", responses=errors(503, 507))
     async def update_policy(body: UpdateBatchPolicyRequest) -> BatchPolicies:
         """Change the policy durably, from the next batch on. Settings that the body leaves out stay as they are."""
-        return await require_service(served).episodes.batch.propose_policy(body)
+        return await served.require().episodes.batch.propose_policy(body)
 
     @router.get("/audit", summary="Calls that need the commander role, oldest first", responses=errors(507))
     async def get_audit(query: Annotated[AuditQuery, Query()]) -> AuditPage:

@@ -6,9 +6,9 @@ import time
 
 from fastapi import APIRouter
 
-from swarm.gateway.control.server_routes import Served, require_service
 from swarm.gateway.control.views import view_receipt
 from swarm.gateway.http.openapi import errors
+from swarm.gateway.served import Served
 from swarm.ledger import Ledger
 from swarm.rollout.transactions.two_phase import counted, state_without_engine, transaction_digest
 from swarm.schemas import (
@@ -35,7 +35,7 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         The episode goes into a batch once it is committed. Until then it counts as running, so that a batch waits for
         it. Idempotent.
         """
-        receipt = await require_service(served).episodes.transactions.prepare(episode_id, body)
+        receipt = await served.require().episodes.transactions.prepare(episode_id, body)
         return view_receipt(receipt)
 
     @router.post(

@@ -13,10 +13,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from pydantic_core import to_json
 
-from swarm.errors import EngineFailure, EngineNotReady, NotFound, SwarmError
+from swarm.errors import EngineFailure, NotFound, SwarmError
 from swarm.gateway.dialects.fields import shown
 from swarm.gateway.http.auth import bearer
 from swarm.gateway.http.routes import DirectRoute, read_object, until_left
+from swarm.gateway.served import Served
 from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallEvent, CallHead, CallIdentity, CallResult, NameKind, call_name
 from swarm.rollout.episodes import RunningEpisode
@@ -76,9 +77,6 @@ class ReplyFrames(Protocol):
 
 
 Asked = TypeVar("Asked", bound=AskedCall)
-
-Served = Callable[[], ModelService | None]
-"""Returns the service of the model, or None while no engine runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +156,10 @@ async def answer(request: Request, served: Served, dialect: Dialect[Asked]) -> R
 def opened(request: Request, served: Served) -> tuple[ModelService, RunningEpisode]:
     """Return the service, and the episode of the request's key.
 
-    Raises Unauthorized for a missing or unknown key, EngineNotReady while no engine runs, EpisodeEnded.
+    Raises Unauthorized for a missing or unknown key, FailedEngine or EngineNotReady while no engine runs, EpisodeEnded.
     """
     key = bearer(request)
-    service = served()
-    if service is None:
-        raise EngineNotReady("no engine is running: try again once one is", retry_after_s=2)
+    service = served.require()
     return service, service.episodes.authorize(key)
 
 

@@ -7,9 +7,10 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
-from swarm.gateway.dialects.endpoint import Served, check_model, opened
+from swarm.gateway.dialects.endpoint import check_model, opened
 from swarm.gateway.http.openapi import errors
 from swarm.gateway.http.routes import DirectRoute
+from swarm.gateway.served import Served
 from swarm.rollout.completion import ModelService
 
 

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from swarm.errors import BadRequest, UnknownParameter
 from swarm.gateway.dialects.chat.request import parse_chat_request
 from swarm.gateway.dialects.completions.request import token_ids
-from swarm.gateway.dialects.endpoint import Served, opened, report_ignored
+from swarm.gateway.dialects.endpoint import opened, report_ignored
 from swarm.gateway.dialects.fields import (
     ANY_MODEL,
     FieldTable,
@@ -26,6 +26,7 @@ from swarm.gateway.dialects.fields import (
 )
 from swarm.gateway.http.openapi import IGNORED_FIELDS, errors
 from swarm.gateway.http.routes import DirectRoute, read_object
+from swarm.gateway.served import Served
 from swarm.rollout.model_request import Conversation, SamplingDefaults
 from swarm.tracker.codec import Codec
 

@@ -13,6 +13,7 @@ from swarm.errors import (
     BadRequest,
     Conflict,
     EngineFailure,
+    FailedEngine,
     Forbidden,
     LedgerError,
     NotFound,
@@ -67,7 +68,7 @@ def error_response(error: SwarmError) -> JSONResponse:
     headers: dict[str, str] = {}
     if (seconds := retry_after_s(error)) is not None:
         headers["retry-after"] = str(seconds)
-    elif isinstance(error, Conflict):
+    elif isinstance(error, Conflict | FailedEngine):
         headers["x-should-retry"] = "false"
     elif isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"

@@ -15,12 +15,13 @@ from swarm.gateway.dialects.anthropic.errors import anthropic_error_response
 from swarm.gateway.dialects.anthropic.messages import RecordedReplies
 from swarm.gateway.dialects.anthropic.reply import MessageStream, render_message
 from swarm.gateway.dialects.anthropic.request import MessagesBody, parse_count_request, parse_message_request
-from swarm.gateway.dialects.endpoint import RECORDED, Dialect, Served, opened, report_ignored
+from swarm.gateway.dialects.endpoint import RECORDED, Dialect, opened, report_ignored
 from swarm.gateway.dialects.fields import CheckedCall
 from swarm.gateway.http.errors import internal_error
 from swarm.gateway.http.middleware import request_id_of
 from swarm.gateway.http.openapi import model_responses
 from swarm.gateway.http.routes import DirectRoute, Handler, read_object
+from swarm.gateway.served import Served
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import RunningEpisode
 

@@ -73,7 +73,9 @@ def overflow_of(params: SamplingParams) -> UnknownParameter:
 def _within_limit(temperature: float) -> float:
     if not (limit := SAMPLING_LIMITS["temperature"]).allows(temperature):
         raise PydanticCustomError(
-            "unsupported", "{value} cannot be honoured: send {limit}", {"value": temperature, "limit": str(limit)}
+            "unsupported",
+            "{value} cannot be honoured: send {limit}",
+            {"value": temperature, "limit": f"0, or at least {limit.low:g}"},
         )
     return temperature
 

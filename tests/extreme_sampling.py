@@ -57,6 +57,32 @@ EDGES: dict[str, list[Any]] = {
     "prompt": [[token] for token in TOKENS] + ["x", "", [0] * 2047, [0] * 2048],
 }  # fmt: skip
 """By field: values that are honoured, or nearly."""
+REFUSED: dict[str, list[Any]] = {
+    "temperature": [1e-39, 5e-324, 0.0099, 1e308, INF, NAN, -1e-39, 10**400],
+    "top_p": [0, -1e-300, 1e308, NAN],
+    "min_p": [-1e-39, 1.1, INF],
+    "top_k": [-2, 2**31, 1.5],
+    "repetition_penalty": [0, 1e-39, 5e-324, 1e-9, 1e39, NAN],
+    "presence_penalty": [1e39, -1e39, INF],
+    "frequency_penalty": [1e39, -1e39, NAN],
+    "logit_bias": [{"5": 1e39}, {"5": INF}, {"5": NAN}, {"384": 1}, {"-1": 1}, {"5": 10**400}],
+    "stop_token_ids": [[384], [2**31], [-1]],
+    "seed": [2**63, -(2**63) - 1],
+    "n": [0, -1, 129, 2**64],
+    "max_tokens": [0, -1, 2**31, 1e308],
+    "logprobs": [-1, 1e39],
+    "stop": ["", ["a"] * 17],
+    "structured_outputs": [{"regex": r"[^\s\S]"}, {"choice": []}, {"json": {"enum": []}}],
+}
+"""By field: values that no engine can honour."""
+HARD: list[dict[str, Any]] = [
+    {"temperature": 0.01, "repetition_penalty": 0.01, "logit_bias": {"5": 100, "6": -100}, "presence_penalty": -2},
+    {"temperature": 0.01, "top_p": 1e-300, "min_p": 5e-324, "top_k": 2**31 - 1, "logit_bias": {"5": -100}},
+    {"temperature": 0, "repetition_penalty": 0.01, "min_tokens": 4, "stop_token_ids": list(range(128)), "seed": -1},
+    {"temperature": 2, "repetition_penalty": 10, "frequency_penalty": 2, "ignore_eos": True, "n": 3, "min_p": 1},
+    {"temperature": 0.01, "logit_bias": {"5": 100}, "structured_outputs": {"regex": "A{3}"}, "top_p": 5e-324},
+]
+"""Sampling that every engine can honour, if barely."""
 OFTEN = ["temperature", "repetition_penalty", "logit_bias", "min_tokens", "stop_token_ids"]
 ONLY: dict[str, set[str]] = {
     "/v1/messages": {"temperature", "top_p", "top_k", "stop_sequences", "tools", "tool_choice", "max_tokens"},

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from extreme_sampling import SAMPLED, extreme_body
+from extreme_sampling import HARD, REFUSED, SAMPLED, extreme_body
 from model_bodies import ASKING, MINIMAL, TOOL, rich_body
 from server_processes import serving
 from tests_support import begin, wait_for_state
@@ -219,6 +219,21 @@ def check_extremes(target: Target, number: int, seed: int) -> None:
 
 UNNAMED = re.compile("not valid JSON|to follow (cannot|allows|is)")
 """What is wrong is no field, or a grammar, which has another name in each API."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_value_that_no_engine_can_honour_is_refused_by_its_name(local_target: Target, name: str) -> None:
+    for value in REFUSED[name]:
+        reply = local_target.post("/v1/completions", json.dumps({**MINIMAL["/v1/completions"], name: value}).encode())
+        assert reply.status_code == 400, (value, reply.text)
+        error = reply.json()["error"]
+        assert name in (error["param"] or "") or UNNAMED.search(error["message"]), (value, error)
+
+
+@pytest.mark.parametrize("sampling", HARD, ids=str)
+def test_hard_but_possible_sampling_is_honoured(local_target: Target, sampling: dict[str, Any]) -> None:
+    reply = local_target.post("/v1/completions", json.dumps({**MINIMAL["/v1/completions"], **sampling}).encode())
+    assert reply.status_code == 200, reply.text
 
 
 def test_no_sampling_parameters_end_an_engine(local_target: Target) -> None:

@@ -44,8 +44,8 @@ from researcher.planner.language_model.briefing import (
 from researcher.planner.language_model.framing import check_request, parse_frame
 from researcher.planner.language_model.plans import MAX_SEEDS, parse_plan, parse_round, plan_promotions
 from researcher.planner.texts import messages_as_text, quote_code, quote_data, quote_text
-from researcher.question.asking import refuse_by_name
 from researcher.question.factors import ALGORITHMS
+from researcher.question.refusal import refuse_by_name
 from researcher.tree import Move, Promote
 from swarm.tasks import task_family
 

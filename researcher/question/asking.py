@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from researcher.charter import Asked, Design, Factor, FrameRequest, JudgedBy, Level, Question, StudyKind
-from researcher.errors import TopicInvalid, TopicNotUnderstood
+from researcher.charter import Asked, Design, Factor, JudgedBy, Level, Question, StudyKind
+from researcher.errors import TopicInvalid
 from researcher.question.factors import OPTION, PROGRAM, RESPONSE_LENGTH, SPECS, TRAIN_ENV
 from researcher.question.flags import make_factor, make_level, read_factors, read_fixed, value_as_text
-from researcher.question.reader import Reading, nearest_setting, propose
+from researcher.question.reader import Reading
 from researcher.question.wording import title_of, title_of_environment
 from swarm.tasks import TASK_FAMILIES
 
@@ -25,10 +24,7 @@ A larger one needs --design factorial."""
 _FLAGS_OF_SETTINGS: Mapping[str, str] = MappingProxyType(
     {"total_steps": "--steps", "model": "--train-model", "n_gpu": "--n-gpu", "engine": "--engine"}
 )
-_COMMAND_FLAGS = (
-    *("equal", "design", "metric", "eval_every", "seeds", "steps", "max_runs", "max_hours", "eval_episodes"),
-)
-_OF_TWO = (Asked.MATTERS_MORE, Asked.INTERACTION)
+OF_TWO = (Asked.MATTERS_MORE, Asked.INTERACTION)
 """The questions about two or more factors."""
 _OF_SEARCH = (Asked.EFFECT, Asked.BEST, Asked.SOONER, Asked.MORE_STABLE)
 """The questions that a search answers: all of them are for the best arm, by one metric or another."""
@@ -108,7 +104,7 @@ def check_asked(asked: Asked, factors: Sequence[Factor]) -> None:
 
     What is needed is one factor with a level that is off, or with numbers of which the least may be enough.
     """
-    if asked in _OF_TWO and len(factors) < 2:
+    if asked in OF_TWO and len(factors) < 2:
         raise TopicInvalid(f"--ask {asked} is about two factors: add another --vary, or leave --ask out")
     if asked is not Asked.NEEDED:
         return
@@ -139,7 +135,7 @@ def _check_options(factors: Sequence[Factor], flags: QuestionFlags) -> None:
 def flags_of(reading: Reading) -> dict[str, Any]:
     """Return a topic as the equivalent flags, by the names of the settings of a study."""
     factors = tuple(_fit_to_replies(factor, reading.environment) for factor in reading.factors)
-    vary = [f"{factor.name}={','.join(_values(factor))}" for factor in factors]
+    vary = [f"{factor.name}={','.join(values_of_factor(factor))}" for factor in factors]
     flags: dict[str, Any] = {
         "kind": reading.kind,
         "asked": reading.asked,
@@ -173,97 +169,6 @@ def _fit_to_replies(factor: Factor, family: str | None) -> Factor:
     return replace(fitted, compared_with=make_level(spec, usual).name)
 
 
-def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
-    """Return the error for a topic with unread parts, in four lines.
-
-    `given` are the flags so far.
-    """
-    understood = ", ".join(_understood(reading)) or "nothing"
-    command, example = _command(reading, given)
-    lead = f"with your setting in place of this example, {title_of(example)}" if example else "such as"
-    return TopicNotUnderstood(
-        "\n".join(
-            [
-                f"the topic has parts that cannot be read: {', '.join(map(repr, reading.unread))}",
-                f"understood: {understood}",
-                f"say it in flags, {lead}: {command}",
-                "what can be read, and every setting: docs/research.md; without these parts: --assume",
-            ]
-        ),
-        reading.unread,
-    )
-
-
-def refuse_by_name(parts: Sequence[tuple[str, str]], nearest: str, request: FrameRequest) -> TopicNotUnderstood:
-    """Return the error for a topic with parts that a language model found impossible.
-
-    `parts` are pairs of a part and the reason. `nearest` is a topic that can be studied.
-    """
-    environment = request.environment.reference if request.environment else request.family
-    words = ["researcher", "start", "--topic", nearest, *(["--env", environment] if environment else [])]
-    named = list(dict(parts))
-    return TopicNotUnderstood(
-        "\n".join(
-            [
-                f"the topic asks for what cannot be studied: {', '.join(map(repr, named))}",
-                *(f"  {name}: {reason}" for name, reason in dict(parts).items()),
-                f"nearest study: {shlex.join(words)}",
-                "the table of settings: docs/research.md; to study the topic without these parts: --assume",
-            ]
-        ),
-        tuple(named),
-    )
-
-
-def _understood(reading: Reading) -> Iterator[str]:
-    for factor in reading.factors:
-        yield f"{title_of(factor.name)} {', '.join(_values(factor))}"
-    for name, value in reading.fixed.items():
-        yield f"{title_of(name)} fixed at {value_as_text(value)}"
-    if reading.environment is not None:
-        yield f"on {title_of_environment(reading.environment)}"
-
-
-def _command(reading: Reading, given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a command that asks the question in flags, and the setting that it has as an example.
-
-    The command has the settings that are known; a person completes its values. The example stands for a topic that
-    names no setting with levels, and is empty otherwise.
-    """
-    flags = {**flags_of(reading), **given}
-    words = ["researcher", "start", "--topic", reading.text]
-    words += ["--env", str(flags.get("env") or flags.get("family") or "reverse")]
-    if reading.kind is StudyKind.OPTIMIZE:
-        words += ["--kind", str(StudyKind.OPTIMIZE)]
-    proposed, example = dict(propose(reading.text)), ""
-    vary = [f"{name}={','.join(map(value_as_text, values))}" for name, values in proposed.items() if len(values) > 1]
-    fix = [f"{name}={value_as_text(values[0])}" for name, values in proposed.items() if len(values) == 1]
-    if not vary and reading.kind is StudyKind.COMPARE:
-        vary = [_as_levels(proposed)]
-        if not vary[0]:
-            example = nearest_setting(reading.text)
-            vary = [_as_levels({example: ()})]
-        fix = [text for text in fix if text.partition("=")[0] != vary[0].partition("=")[0]]
-    if reading.kind is StudyKind.COMPARE and reading.asked not in (Asked.EFFECT, *(_OF_TWO if len(vary) < 2 else ())):
-        words += ["--ask", str(reading.asked)]
-    for name, texts in (("vary", vary), ("fix", fix)):
-        for text in texts:
-            words += [f"--{name}", text]
-    for name in _COMMAND_FLAGS:
-        if flags.get(name) is not None:
-            words += [f"--{name.replace('_', '-')}", str(flags[name])]
-    return shlex.join(words), example
-
-
-def _as_levels(proposed: Mapping[str, tuple[Any, ...]]) -> str:
-    """Return the first setting with its value and its usual values as levels; empty if there is none."""
-    for name, values in proposed.items():
-        levels = dict.fromkeys((*values, *SPECS[name].usual))
-        if len(levels) > 1:
-            return f"{name}={','.join(map(value_as_text, levels))}"
-    return ""
-
-
 def check_title(reading: Reading, question: Question, fix: Sequence[str], environment: str | None) -> None:
     """Raise TopicInvalid if flags name the factors and the topic contradicts them.
 
@@ -292,7 +197,8 @@ def check_environment(reading: Reading, environment: str | None) -> None:
         )
 
 
-def _values(factor: Factor) -> list[str]:
+def values_of_factor(factor: Factor) -> list[str]:
+    """Return the levels of a factor of one setting, as people write them."""
     return [value_as_text(level.factors[factor.name]) for level in factor.levels]
 
 

@@ -56,6 +56,11 @@ class FactorSpec:
         return any(isinstance(value, int | float) and not isinstance(value, bool) for value in self.usual)
 
     @property
+    def is_whole(self) -> bool:
+        """True if the values of the setting are whole numbers."""
+        return self.is_numeric and all(isinstance(value, int) for value in self.usual)
+
+    @property
     def default(self) -> Any:
         return TrainJob.model_fields[self.name].get_default(call_default_factory=True)
 
@@ -125,11 +130,11 @@ _SPECS: tuple[FactorSpec, ...] = (
     ),
     _spec("batch_size", "batch size", "train batch size", "tasks per step", "prompts per batch", "tasks per batch",
           usual=(8, 16, 32)),
-    _spec("mini_batch_num", "minibatches per step", "minibatch", "mini-batch", "number of minibatches",
+    _spec("mini_batch_num", "minibatches per step", "minibatch", "minibatches", "mini-batch", "number of minibatches",
           usual=(1, 2, 4)),
-    _spec("ppo_epochs", "epochs per batch", "epoch", "ppo epoch", usual=(1, 2, 4)),
-    _spec("total_steps", "number of training steps", "training step", "total steps", "number of steps",
-          usual=(15, 30, 60)),
+    _spec("ppo_epochs", "epochs per batch", "epoch", "epochs", "ppo epoch", "ppo epochs", usual=(1, 2, 4)),
+    _spec("total_steps", "number of training steps",
+          "training step", "training steps", "total steps", "number of steps", usual=(15, 30, 60)),
     _spec("temperature", "sampling temperature", "temperature", usual=(0.7, 1.0, 1.3)),
     _spec("max_response_length", "response length", "reply length", "answer length", "max tokens", "token limit",
           usual=(128, 256, 512)),

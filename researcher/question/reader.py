@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from difflib import SequenceMatcher
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 from researcher.charter import Asked, ComparedAt, Factor, StudyKind
 from researcher.errors import TopicInvalid
-from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import make_factor, value_as_text
-from researcher.question.mentions import Mention, Token, TokenKind, find_mentions, key_of, tokenize
+from researcher.question.mentions import Mention, find_mentions
+from researcher.question.tokens import Token, TokenKind, as_written, tokenize
+from researcher.question.words import BEFORE_COUNTS, COUNTED, QUESTIONS, SWAPPED
 
 LONGEST_TOPIC = 4000
 """The largest number of characters of a topic, which is a question, not a document."""
-SHORTEST_NAME = 4
-"""The fewest letters of an unknown word that is compared with names; shorter words resemble too many."""
-LEAST_LIKENESS = 0.7
-"""The least similarity of two words, as difflib measures it; words below it share only letters."""
-_RELATIONS = frozenset({"than", "beat", "beats", "outperform", "outperforms", "instead of"})
-_ENDS_COUNT = frozenset({"and", "on", "at", "with"})
+_RELATIONS = frozenset({"than", "beat", "beats", "outperform", "outperforms", "instead of"}) | SWAPPED
+_ENDS_CLAUSE = frozenset({"and", "on", "at", "with", "without", "no", "using", "under", "for", "in", "over", "across"})
+_OF_ARMS = frozenset({Asked.BETTER, Asked.SOONER, Asked.EQUAL, Asked.MORE_STABLE})
+"""The relations that may be about what follows "without", rather than about another setting of the topic."""
 _FACTORS_OF: Mapping[Asked, tuple[int, int]] = {
     Asked.MATTERS_MORE: (2, 2),
     Asked.INTERACTION: (2, 2),
@@ -37,7 +35,7 @@ class Reading:
     """The content of a topic.
 
     `unread` are the parts that have no known meaning, or that stand where they mean nothing. `counts` are numbers of
-    seeds, steps, runs, hours, GPUs and held-out episodes. `names` are the settings that the topic names.
+    seeds, steps, runs, hours, GPUs and held-out episodes. `values` are those of each setting that the topic names.
     """
 
     text: str
@@ -49,7 +47,12 @@ class Reading:
     compared_at: ComparedAt | None = None
     counts: Mapping[str, float] = field(default_factory=dict[str, float])
     unread: tuple[str, ...] = ()
-    names: frozenset[str] = frozenset()
+    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The settings that the topic names."""
+        return frozenset(self.values)
 
 
 def read_topic(text: str, *, has_environment: bool = False) -> Reading:
@@ -77,9 +80,9 @@ class _Reader:
 
     def read(self) -> Reading:
         environment = self._read_environment()
-        counts = self._read_counts()
+        counts = read_counts(self._tokens)
         compared_at = self._read_equal()
-        mentions = find_mentions(self._tokens)
+        mentions = _coordinated(find_mentions(self._tokens), self._tokens)
         self._check_negations(mentions)
         asked, kind = self._read_question(mentions)
         factors, fixed = self._sort_out(mentions, asked)
@@ -97,7 +100,7 @@ class _Reader:
             compared_at=compared_at,
             counts=counts,
             unread=tuple(dict.fromkeys(self._unread)),
-            names=frozenset(mention.name for mention in mentions),
+            values=values_of(mentions),
         )
 
     def _read_environment(self) -> str | None:
@@ -125,35 +128,11 @@ class _Reader:
             for token in self._tokens[place:end]:
                 token.kind = TokenKind.READ
 
-    def _read_counts(self) -> dict[str, float]:
-        """Return the numbers that directly precede what they count, each thing once.
-
-        A number and its unit must be separate from all other values.
-        """
-        counts: dict[str, float] = {}
-        for index, token in enumerate(self._tokens):
-            number = self._tokens[index - 1] if index else None
-            if token.kind is not TokenKind.COUNT or number is None or number.kind is not TokenKind.NUMBER:
-                continue
-            value, name = float(number.text.replace("−", "-")), str(token.meaning)
-            is_whole = name == "max_hours" or value == int(value)
-            if is_whole and name not in counts and self._is_set_off(index - 1, index + 1):
-                number.kind = token.kind = TokenKind.READ
-                counts[name] = value
-        return counts
-
-    def _is_set_off(self, start: int, end: int) -> bool:
-        before = self._tokens[start - 1] if start else None
-        after = self._tokens[end] if end < len(self._tokens) else None
-        return (before is None or before.kind is TokenKind.STOP or before.key in ("with", "and")) and (
-            after is None or after.kind is TokenKind.STOP or after.key in _ENDS_COUNT
-        )
-
     def _read_equal(self) -> ComparedAt | None:
         found = [(index, token) for index, token in enumerate(self._tokens) if token.kind is TokenKind.EQUAL]
         for place, (index, token) in enumerate(found):
             after = self._tokens[index + 1] if index + 1 < len(self._tokens) else None
-            if place or not (after is None or after.kind is TokenKind.STOP or after.key in _ENDS_COUNT):
+            if place or not (after is None or after.kind is TokenKind.STOP or after.key in _ENDS_CLAUSE):
                 self._unread.append(token.text)
         return found[0][1].meaning if found else None
 
@@ -184,30 +163,61 @@ class _Reader:
         """Return which settings vary and which are fixed; an ambiguous setting is unread."""
         factors: list[Factor] = []
         fixed: dict[str, Any] = {}
-        explicit = [mention for mention in mentions if mention.has_levels]
-        for mention in _once_each(mentions, self._unread):
-            spec, values = mention.spec, mention.values
-            is_beside = mention.is_given and len(mentions) > 1 and (bool(values) or not mention.is_without)
-            is_last = mention.compared_with in (None, *values[-1:])
-            if mention.has_levels:
-                # "At 1e-3, 16" beside another setting fixes nothing, and "than" must precede a single value.
-                levels = (values or mention.on_and_off) if is_last and not is_beside else ()
-            elif values and is_beside:
-                fixed[mention.name] = values[0]
-                continue
-            elif values and len(mentions) == 1 and mention.usual not in (None, values[0]):
-                levels = (mention.usual, values[0])
-            elif not values and not explicit and not is_beside:
-                levels = mention.bare_levels(asked, is_alone=len(mentions) == 1)
+        joined = list(_once_each(mentions, self._unread))
+        has_explicit = any(mention.has_levels for mention in joined)
+        is_alone = len(mentions) == 1
+        varied: list[Mention] = []
+        for mention in joined:
+            value = self._fixed_value(mention, asked, is_alone=is_alone, has_explicit=has_explicit)
+            if value is None:
+                varied.append(mention)
             else:
-                levels = ()
-            if len({value_as_text(value) for value in levels}) < 2 or len(set(map(str, levels))) < len(levels):
+                fixed[mention.name] = value
+        for mention in varied:
+            # One value is compared with the usual one if the topic says nothing else.
+            levels = self._levels(mention, asked, is_alone=len(varied) == 1 and (is_alone or not mention.values))
+            if (
+                (mention.values or mention.has_levels or not has_explicit)
+                and len({value_as_text(value) for value in levels}) > 1
+                and len(set(map(str, levels))) == len(levels)
+            ):
+                is_explicit = bool(mention.values) or mention.is_without or asked is Asked.NEEDED
+                factors.append(_with_baseline(make_factor(mention.spec, levels, explicit=is_explicit), mention))
+            else:
                 self._unread.append(mention.text)
-                continue
-            is_explicit = bool(values) or mention.is_without or asked is Asked.NEEDED
-            factor = make_factor(spec, levels, explicit=is_explicit)
-            factors.append(_with_baseline(factor, mention))
         return tuple(factors), fixed
+
+    def _fixed_value(self, mention: Mention, asked: Asked, *, is_alone: bool, has_explicit: bool) -> Any:
+        """Return the value of a setting that every arm has; None if the setting is none of these."""
+        if mention.is_off:
+            is_compared = self._is_question() if is_alone else not has_explicit and asked in _OF_ARMS
+            return mention.spec.off if not mention.values and not is_compared else None
+        if len(mention.values) != 1:
+            return None
+        is_said = mention.is_given and not (is_alone and self._is_question())
+        is_apart = not is_alone and mention.is_named_first and mention.is_clear and self._is_clause(mention)
+        return mention.values[0] if is_said or is_apart else None
+
+    def _levels(self, mention: Mention, asked: Asked, *, is_alone: bool) -> tuple[Any, ...]:
+        values, is_beside = mention.values, mention.is_given and not is_alone and not mention.is_without
+        # "At 1e-3, 16" beside another setting fixes nothing.
+        if is_beside or not mention.is_clear or (mention.is_off and values):
+            return ()
+        if mention.has_levels:
+            return values or mention.on_and_off
+        if values:
+            return (mention.usual, values[0]) if is_alone and mention.usual not in (None, values[0]) else ()
+        return mention.bare_levels(asked, is_alone=is_alone)
+
+    def _is_question(self) -> bool:
+        return any(token.kind is TokenKind.ASKED or token.key in QUESTIONS for token in self._tokens)
+
+    def _is_clause(self, mention: Mention) -> bool:
+        """Return whether a mention stands apart from all other values: ", batch size 8"."""
+        before, after = _around(self._tokens, mention.start, mention.end)
+        return (before is None or before.kind is TokenKind.STOP) and (
+            after is None or after.kind is TokenKind.STOP or after.key in _ENDS_CLAUSE
+        )
 
     def _check_relation(
         self, asked: Asked, kind: StudyKind, factors: Sequence[Factor], mentions: Sequence[Mention]
@@ -226,6 +236,92 @@ class _Reader:
             is_choice = bool({"or", "vs", "versus", "against"} & between) and first.name != second.name
             if is_choice and not first.values and not second.values and asked is not Asked.MATTERS_MORE:
                 self._unread.append(f"{first.text} or {second.text}")
+
+
+def read_counts(tokens: Sequence[Token]) -> dict[str, float]:
+    """Return the numbers of what is counted, and give their tokens the kind READ.
+
+    A number directly precedes what it counts ("5 seeds") or follows its sign ("seeds: 5"), apart from other values.
+    What is counted twice is not read.
+    """
+    found: list[tuple[str, float, Sequence[Token]]] = []
+    for index, token in enumerate(tokens):
+        if (name := _counted(token)) is None:
+            continue
+        start, end = index - 1, index + 1
+        if end < len(tokens) and tokens[end].key in ("=", ":") and token.key.endswith("s"):
+            start, end = index, index + 3
+        number = tokens[start] if start == index - 1 else tokens[min(end, len(tokens)) - 1]
+        if start < 0 or end > len(tokens) or (number.kind is not TokenKind.NUMBER and number.key != "one"):
+            continue
+        value = 1.0 if number.key == "one" else float(number.number)
+        is_whole = name == "max_hours" or value == int(value)
+        if is_whole and _is_set_off(tokens, start, end, name):
+            found.append((name, value, tokens[max(0, start - 1) : end]))
+    names = [name for name, _, _ in found]
+    once = [item for item in found if names.count(item[0]) == 1]
+    for _, _, run in once:
+        for token in run:
+            if token.kind in (TokenKind.NUMBER, TokenKind.COUNT, TokenKind.SETTING, TokenKind.WORD):
+                token.kind = TokenKind.READ
+    return {name: value for name, value, _ in once}
+
+
+def _counted(token: Token) -> str | None:
+    """Return what a token counts: "training steps" are counted, and are a setting as well."""
+    if token.kind is TokenKind.COUNT:
+        return str(token.meaning)
+    return COUNTED.get(token.key) if token.kind is TokenKind.SETTING else None
+
+
+def _is_set_off(tokens: Sequence[Token], start: int, end: int, name: str) -> bool:
+    before, after = _around(tokens, start, end)
+    is_begun = before is None or before.kind is TokenKind.STOP or name in BEFORE_COUNTS.get(before.key, ())
+    if before is not None and before.key in ("for", "with") and name == "steps":
+        is_begun &= not _is_bare_setting(tokens[: start - 1])
+    if tokens[start].kind is TokenKind.COUNT and after is not None and after.kind is TokenKind.STOP:
+        # "Seeds: 3, 5" are several numbers, and "seeds: 3, 50 steps" are not.
+        following = tokens[end + 1 : end + 3]
+        is_begun &= not following or following[0].kind is not TokenKind.NUMBER or _counted(following[-1]) is not None
+    return is_begun and (after is None or after.kind is TokenKind.STOP or after.key in _ENDS_CLAUSE)
+
+
+def _is_bare_setting(tokens: Sequence[Token]) -> bool:
+    """Return whether a setting comes last that "for 20 steps" may be about alone, as in "KL for 20 steps"."""
+    *_, before, last = (None, None, *tokens)
+    is_named = last is not None and last.kind is TokenKind.SETTING
+    return is_named and (
+        before is None or (before.kind is not TokenKind.NUMBER and before.key not in ("no", "without"))
+    )
+
+
+def _around(tokens: Sequence[Token], start: int, end: int) -> tuple[Token | None, Token | None]:
+    """Return the tokens before and after a part of the topic; None at its ends."""
+    return tokens[start - 1] if start else None, tokens[end] if end < len(tokens) else None
+
+
+def _coordinated(mentions: Sequence[Mention], tokens: Sequence[Token]) -> list[Mention]:
+    """Return the mentions with "at" and "without" said of all that they cover: "at lr 1e-3 and temperature 0.7"."""
+    found: list[Mention] = []
+    for mention in mentions:
+        before = found[-1] if found else mention
+        between = {token.key for token in tokens[before.end : mention.start]} - {"a", "an", "the"}
+        if before.is_given and len(before.values) == len(mention.values) == 1 and between and between <= {"and", ","}:
+            mention = replace(mention, is_given=True)
+        is_other = before.name != mention.name
+        if before.is_off and is_other and not mention.values and between and between <= {"and", "or", ","}:
+            mention = replace(mention, is_without=True, is_with=False)
+        found.append(mention)
+    return found
+
+
+def values_of(mentions: Sequence[Mention]) -> dict[str, tuple[Any, ...]]:
+    """Return the values that are said of each setting, each value once."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for mention in mentions:
+        before = {value_as_text(value): value for value in (*found.get(mention.name, ()), *mention.values)}
+        found[mention.name] = tuple(before.values())
+    return found
 
 
 def _once_each(mentions: Sequence[Mention], unread: list[str]) -> Iterator[Mention]:
@@ -252,42 +348,6 @@ def _with_baseline(factor: Factor, mention: Mention) -> Factor:
 
 def _unread_parts(tokens: Sequence[Token]) -> list[str]:
     """Return the words without a known meaning; adjacent words are one part."""
-    parts: list[list[str]] = [[]]
-    for token in tokens:
-        if token.kind in (TokenKind.WORD, TokenKind.NUMBER, TokenKind.PATH, TokenKind.COUNT):
-            parts[-1].append(token.text)
-        elif parts[-1]:
-            parts.append([])
-    return [" ".join(part) for part in parts if part]
-
-
-def propose(text: str) -> tuple[tuple[str, tuple[Any, ...]], ...]:
-    """Return the settings that a topic names with their values, for a proposal after a refusal.
-
-    A setting without values has its usual ones. Numbers beside unknown words are ignored.
-    """
-    found: dict[str, tuple[Any, ...]] = {}
-    for mention in find_mentions(tokenize(text), near_unknown=True):
-        found[mention.name] = tuple(dict.fromkeys((*found.get(mention.name, ()), *mention.values)))
-    return tuple((name, values or SPECS[name].usual) for name, values in found.items())
-
-
-def nearest_setting(text: str) -> str:
-    """Return the setting whose names are most similar to the unknown words of a topic.
-
-    Only settings with usual levels count. If none is similar, it is the learning rate.
-    """
-    unknown = [
-        token.key for token in tokenize(text) if token.kind is TokenKind.WORD and len(token.key) >= SHORTEST_NAME
-    ]
-    likeness = {spec.name: sum(_likeness(spec, word) for word in unknown) for spec in SPECS.values() if spec.usual}
-    # Among equally similar settings, the first in the table wins.
-    return max(likeness, key=lambda name: likeness[name])
-
-
-def _likeness(spec: FactorSpec, word: str) -> float:
-    """Return the similarity of a word to the nearest name of the setting or word in it; 0 if none is similar."""
-    phrases = [key_of(phrase) for phrase in (spec.name, spec.title, *spec.aliases)]
-    names = {part for phrase in phrases for part in (phrase, *phrase.split()) if len(part) >= SHORTEST_NAME}
-    nearest = max(SequenceMatcher(None, name, word).ratio() for name in names)
-    return nearest if nearest >= LEAST_LIKENESS else 0.0
+    kinds = (TokenKind.WORD, TokenKind.NUMBER, TokenKind.PATH, TokenKind.COUNT)
+    runs = groupby(tokens, key=lambda token: token.kind in kinds)
+    return [as_written(list(run)) for is_unread, run in runs if is_unread]

@@ -20,22 +20,33 @@ HARMLESS = frozenset(
     worth would you
     """.split()  # noqa: SIM905
 )
+QUESTIONS = frozenset(
+    """
+    affect affects are can change changes compare comparing could did differ differs do does effect help helps how hurt
+    hurts if impact improve improves influence influences is should versus vs what when which will would
+    """.split()  # noqa: SIM905
+)
+"""The words of which one makes a topic a question: "does it train without KL" compares, "train without KL" does not."""
 ASKED: Mapping[str, Asked] = MappingProxyType(
     {
         **dict.fromkeys(("matter", "matters", "important", "make a difference", "makes a difference"), Asked.EFFECT),
         **dict.fromkeys(("best", "optimal", "ideal", "how large should", "how high should"), Asked.BEST),
-        **dict.fromkeys(("better", "beat", "beats", "outperform", "outperforms", "instead of"), Asked.BETTER),
+        **dict.fromkeys(("better", "beat", "beats", "outperform", "outperforms", "instead of", "worse than"),
+                        Asked.BETTER),
         **dict.fromkeys(("matter more", "matters more", "more important"), Asked.MATTERS_MORE),
         **dict.fromkeys(("interact", "interacts", "interaction", "interaction of", "depend on", "depends on"),
                         Asked.INTERACTION),
         **dict.fromkeys(("as good as", "equivalent", "equally good", "the same result"), Asked.EQUAL),
-        **dict.fromkeys(("sooner", "faster", "fastest", "quicker", "learn faster", "learns faster"), Asked.SOONER),
+        **dict.fromkeys(("sooner", "faster", "fastest", "quicker", "learn faster", "learns faster", "slower than"),
+                        Asked.SOONER),
         **dict.fromkeys(("more stable", "most stable", "more reproducible", "most reproducible"), Asked.MORE_STABLE),
         **dict.fromkeys(("needed", "necessary", "need", "do we need", "required"), Asked.NEEDED),
         **dict.fromkeys(("diverge", "diverges", "unstable", "become unstable", "blow up", "blows up", "collapse"),
                         Asked.DIVERGES),
     }
 )  # fmt: skip
+SWAPPED = frozenset({"worse than", "slower than"})
+"""The relations of which the arm before is the baseline: A is worse than B if B is better than A."""
 OPTIMIZES = (
     "find the best settings", "find the best setting", "find the best recipe", "find the best hyperparameters",
     "which settings", "what settings", "the best settings", "best recipe", "best hyperparameters", "tune the settings",
@@ -60,16 +71,34 @@ EQUAL: Mapping[str, ComparedAt] = MappingProxyType(
         },
     }
 )
+_OF_EACH = ("", " each", " per arm")
 COUNTED: Mapping[str, str] = MappingProxyType(
     {
-        "seeds": "seeds", "seed": "seeds", "random seeds": "seeds",
-        "steps": "steps", "step": "steps", "training steps": "steps",
+        **{f"{noun}{each}": "seeds" for noun in ("seeds", "seed", "random seeds") for each in _OF_EACH},
+        **{f"{noun}{each}": "steps" for noun in ("steps", "step", "training steps") for each in _OF_EACH},
         "runs": "max_runs", "runs at most": "max_runs", "runs in all": "max_runs",
         "hours": "max_hours", "hour": "max_hours",
         "gpus": "n_gpu", "gpu": "n_gpu",
         "held-out episodes": "eval_episodes", "held-out tasks": "eval_episodes",
     }
 )  # fmt: skip
+BEFORE_COUNTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("with", "and", "given"), frozenset(COUNTED.values())),
+        **dict.fromkeys(("over", "across"), frozenset({"seeds"})),
+        "for": frozenset({"steps"}),
+        "within": frozenset({"max_hours"}),
+    }
+)
+"""The words that a count may follow, and what it may then count: "over nine seeds", but not "over 100 steps"."""
+NUMBERS: Mapping[str, str] = MappingProxyType(
+    {
+        "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
+        "ten": "10", "eleven": "11", "twelve": "12", "a dozen": "12", "twenty": "20", "thirty": "30",
+        "forty": "40", "fifty": "50", "a hundred": "100", "a thousand": "1000",
+    }
+)  # fmt: skip
+"""Numbers in words. "One" is none of them: it may stand for a thing, as in "the better one"."""
 NAMES_OF_ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("reverse", "word reversal", "reversal", "string reversal", "reversing words"), "reverse"),

@@ -34,10 +34,10 @@ from researcher.question.asking import (
     check_environment,
     check_title,
     flags_of,
-    refuse,
 )
 from researcher.question.flags import complete_model
 from researcher.question.reader import Reading, read_topic
+from researcher.question.refusal import refuse
 from researcher.record.budget import present_budget
 from researcher.search.rules import LEAST_RUNS, SearchFlags, search_rules
 from swarm.config import cluster_from_environment, complete_address

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from topic_commands import frame_command
 
-from researcher import cli
 from researcher.charter import Charter
-from researcher.errors import TopicInvalid, TopicNotUnderstood
+from researcher.errors import TopicNotUnderstood
 from researcher.history import History
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS
@@ -73,19 +72,8 @@ def _refusal(text: str) -> str | None:
 
 def _frame_of_command(line: str) -> Charter:
     """The charter of the command in a line, as the command line reads it."""
-    asked: list[Charter] = []
-
-    def check(topic: str, settings: StudySettings) -> tuple[str, ...]:
-        asked.append(RulesPlanner().frame(settings.request(topic)))
-        raise TopicInvalid("this is as far as it goes")
-
-    words = shlex.split(line[line.index("researcher start") :])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("researcher.loop.settings_check.check_study", check)
-        patch.delenv("OPENAI_API_KEY", raising=False)
-        done = CliRunner().invoke(cli.app, words[1:])
-    assert done.exit_code == 2 and "this is as far as it goes" in done.stderr, done.stderr
-    [charter] = asked
+    charter, answer = frame_command(shlex.split(line[line.index("researcher start") :]))
+    assert charter is not None, answer
     return charter
 
 
@@ -127,6 +115,36 @@ def test_a_refusal_without_a_known_setting_shows_the_usual_levels_of_the_nearest
     assert line is not None and f"in place of this example, {SPECS[name].title}: " in line
     [factor] = _frame_of_command(line).asks.factors
     assert (factor.name, [level.factors[name] for level in factor.levels]) == (name, list(SPECS[name].usual))
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ("64 -> 128", "--vary max_response_length=64,128"),
+        ("group size 64 to 128", "--vary num_repeat=64,128"),
+        ("lr 1e-3 or 3e-3 with KL", "--vary lr=0.001,0.003 --fix use_kl_loss=true"),
+        ("lr 1e-3 or 3e-3, zzz, without KL", "--vary lr=0.001,0.003 --fix use_kl_loss=false"),
+        ("GRPO or RLOO without dynamic sampling", "--vary algorithm=grpo,rloo --fix stop_rule=enough_tasks"),
+        ("Is micro zzz worse than nano?", "--ask better --vary model=micro,nano --baseline model=micro"),
+        ("lr 1e-3 or 3e-3, 10,100 steps", "--vary lr=0.001,0.003"),
+        ("20 or 40 steps, zzz, 30 steps", "--vary total_steps=20,40"),
+        ("temperature 0.9 or 1/3", "--vary temperature=0.9,0.7,1,1.3"),
+        ("max tokens 128,256", "--vary max_response_length=128,256"),
+        ("dapo or grpo with token-mean, zzz", "--vary algorithm=dapo,grpo"),
+    ],
+)
+def test_the_command_of_a_refusal_has_the_values_of_the_topic(text: str, flags: str) -> None:
+    line = _refusal(text)
+
+    assert line is not None and f" --env reverse {flags}" in line
+    assert _frame_of_command(line).topic == text
+
+
+def test_the_command_of_a_refusal_keeps_the_flags_that_were_given() -> None:
+    given = StudySettings(n_gpu=0, fix=("batch_size=8",), seeds=4, baseline=("lr=0.003",))
+    with pytest.raises(TopicNotUnderstood) as refused:
+        read_request("lr 1e-3 or zzz 3e-3", given)
+    assert all(flag in str(refused.value) for flag in ("--fix batch_size=8", "--seeds 4", "--baseline lr=0.003"))
 
 
 def test_documented_topics_are_answered() -> None:

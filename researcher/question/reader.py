@@ -192,7 +192,7 @@ class _Reader:
         if mention.is_off:
             is_compared = self._is_question() if is_alone else not has_explicit and asked in _OF_ARMS
             return mention.spec.off if not mention.values and not is_compared else None
-        if len(mention.values) != 1:
+        if len(mention.values) != 1 or mention.is_without:
             return None
         is_said = mention.is_given and not (is_alone and self._is_question())
         is_apart = not is_alone and mention.is_named_first and mention.is_clear and self._is_clause(mention)
@@ -201,7 +201,7 @@ class _Reader:
     def _levels(self, mention: Mention, asked: Asked, *, is_alone: bool) -> tuple[Any, ...]:
         values, is_beside = mention.values, mention.is_given and not is_alone and not mention.is_without
         # "At 1e-3, 16" beside another setting fixes nothing.
-        if is_beside or not mention.is_clear or (mention.is_off and values):
+        if is_beside or not mention.is_clear or (mention.is_without and values):
             return ()
         if mention.has_levels:
             return values or mention.on_and_off

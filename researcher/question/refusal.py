@@ -186,7 +186,7 @@ def _propose(reading: Reading) -> _Proposal:
         _Proposal(
             vary,
             fix,
-            baseline=tuple(_baselines(vary, mentions))[:1],
+            baseline=tuple(_baselines(vary, mentions)),
             example=example,
             completed=tuple(completed) if has_numbers else (),
             left_out=tuple(steps),
@@ -208,6 +208,8 @@ def _values_said(mentions: Sequence[Mention], reading: Reading) -> dict[str, lis
         if mention.is_off and mention.values:
             # "Without dynamic sampling" is everything else, such as the default.
             said[mention.name] = [mention.spec.default]
+        elif mention.is_off and said[mention.name] and mention.spec.off is not None:
+            said[mention.name].append(mention.spec.off)
     return said
 
 

@@ -129,6 +129,7 @@ def test_a_refusal_without_a_known_setting_shows_the_usual_levels_of_the_nearest
         ("lr 1e-3 or 3e-3, 10,100 steps", "--vary lr=0.001,0.003"),
         ("20 or 40 steps, zzz, 30 steps", "--vary total_steps=20,40"),
         ("temperature 0.9 or 1/3", "--vary temperature=0.9,0.7,1,1.3"),
+        ("weight decay 0.1, 0.2 or no weight decay", "--vary weight_decay=0.1,0.2,0"),
         ("max tokens 128,256", "--vary max_response_length=128,256"),
         ("dapo or grpo with token-mean, zzz", "--vary algorithm=dapo,grpo"),
     ],

@@ -113,13 +113,17 @@ class Writer:
         return group, False
 
     def _next(self) -> _Pending | None:
-        """Return the next operation. In a pause, flush the control file to disk."""
+        """Return the next operation. In a pause, flush the control file to disk, and look for the ledger's file.
+
+        A file that was moved during the last commit then gets what is in the log.
+        """
         control = self._opened.control
         while control.is_behind:
             try:
                 return self._queue.get(timeout=SYNC_EVERY_S)
             except Empty:
                 control.sync()
+                self._find_fault()
         return self._queue.get()
 
     def _commit(self, group: list[_Pending]) -> None:
@@ -144,8 +148,6 @@ class Writer:
         if counted is not None:
             # The note comes between commit and answer, so every acknowledged write is in the control file.
             self._opened.control.note(*counted)
-        # A file that was moved during the commit gets what is in the log before any caller is answered.
-        self._find_fault()
         count, seconds = self.count, time.perf_counter() - began
         self.count = CommitCount(count.commits + 1, count.writes + len(group), count.seconds + seconds)
         try:

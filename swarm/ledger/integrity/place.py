@@ -16,6 +16,9 @@ from swarm.ledger.tables import APPLICATION_ID
 
 logger = logging.getLogger(__name__)
 
+LOG_LOOK_S = 0.1
+"""The time between two looks at the log, which a commit need not wait for: the log's content is not lost with its path."""
+
 RESCUED = "rescued"
 _HEADER = b"SQLite format 3\0"
 _APPLICATION_ID_AT = 68
@@ -35,12 +38,21 @@ class LedgerPlace:
         self._ledger_id, self._size = (found.st_dev, found.st_ino), found.st_size
         found = os.stat(self._log)
         self._log_id = found.st_dev, found.st_ino
+        self._log_seen_at = time.monotonic()
         self._kept: str | None = None
 
     def look(self) -> str | None:
         """Return what has happened to the files, or None while they are in their place."""
         # The file never shrinks while it is open.
-        return self._differs(self._path, self._ledger_id, self._size) or self._differs(self._log, self._log_id, 0)
+        if (fault := self._differs(self._path, self._ledger_id, self._size)) is not None:
+            return fault
+        now = time.monotonic()
+        if now - self._log_seen_at < LOG_LOOK_S:
+            return None
+        fault = self._differs(self._log, self._log_id, 0)
+        if fault is None:
+            self._log_seen_at = now
+        return fault
 
     def _differs(self, path: Path, identity: tuple[int, int], size: int) -> str | None:
         try:

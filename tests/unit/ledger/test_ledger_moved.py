@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from swarm.errors import LedgerDamaged, LedgerUnwritable
 from swarm.ledger.integrity.control import control_path
+from swarm.ledger.integrity.place import LOG_LOOK_S
 from swarm.server.home import open_home
 
 
@@ -74,6 +77,7 @@ def delete(home: Path) -> None:
 
 def delete_log(home: Path) -> Path:
     (home / "ledger.db-wal").unlink()
+    time.sleep(LOG_LOOK_S)
     return home / "ledger.db"
 
 
@@ -110,6 +114,13 @@ def test_a_ledger_that_loses_its_place_acknowledges_nothing_more_and_lacks_nothi
     assert episodes_in(place) >= ACKNOWLEDGED, "also if the server is killed now"
     script.ledger.close()
     assert episodes_in(place) >= ACKNOWLEDGED
+
+
+def test_a_file_that_is_moved_right_after_a_commit_gets_what_is_in_the_log(home: Path, written: Any) -> None:
+    assert written.ledger.commits.commits
+    moved = move_beside(home)
+    wait_until(lambda: episodes_in(moved) >= ACKNOWLEDGED)
+    written.ledger.close()
 
 
 def test_what_lies_in_the_place_of_a_moved_ledger_is_left_as_it_is(home: Path, written: Any) -> None:

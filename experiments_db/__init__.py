@@ -89,6 +89,7 @@ from experiments_db.study_work import (
 from experiments_db.trainings import (
     LONGEST_NOTE as LONGEST_NOTE,
     MOST_TAGS as MOST_TAGS,
+    NotedLedger as NotedLedger,
     RecordedTraining as RecordedTraining,
     ServerEvent as ServerEvent,
     SystemPoint as SystemPoint,

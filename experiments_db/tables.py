@@ -59,6 +59,7 @@ from experiments_db.records import (
     Study,
 )
 from experiments_db.trainings import (
+    NotedLedger,
     RecordedTraining,
     ServerEvent,
     SystemPoint,
@@ -259,6 +260,8 @@ SERVER_EVENTS = _rows("server_events", ServerEvent, "event", key=("training_id",
 SYSTEM_POINTS = _rows(
     "system_points", SystemPoint, "reading", key=("training_id", "name", "recorded_at"), sqlite_with_rowid=False
 )
+
+NOTED_LEDGERS = _rows("noted_ledgers", NotedLedger, "ledger", key=("ledger_id",))
 
 
 @cache

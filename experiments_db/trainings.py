@@ -115,6 +115,19 @@ class SystemPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class NotedLedger:
+    """The newest that is known of a server's ledger: the episodes that it has acknowledged, and in which opening.
+
+    A ledger that has fewer was restored from an older copy.
+    """
+
+    ledger_id: str
+    opening: str
+    acknowledged: int
+    home: str
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingNews:
     """News of a training since the recorder last wrote, to be stored in one transaction.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from experiments_db import (
     ExperimentStore,
+    NotedLedger,
     RecordedTraining,
     ServerEvent,
     SystemPoint,
@@ -20,7 +21,7 @@ from experiments_db import (
     open_store,
 )
 from researcher.home import DATABASE
-from swarm.sinks import EvaluatedStep, FinishedStep, TrainingUpdate
+from swarm.sinks import EvaluatedStep, FinishedStep, LedgerProgress, TrainingUpdate
 
 
 class DatabaseSink:
@@ -43,6 +44,14 @@ class DatabaseSink:
         described["changes"] = {str(step): dict(settings) for step, settings in update.training.changes.items()}
         training_id = self._store.record_training(RecordedTraining(**described)).id
         self._store.add_to_training(training_id, _news(training_id, update))
+
+    def note_ledger(self, progress: LedgerProgress) -> None:
+        """Store the progress of a ledger. Raises what the store raises."""
+        self._store.note_ledger(NotedLedger(**asdict(progress)))
+
+    def ledger_progress(self, ledger_ids: Collection[str]) -> list[LedgerProgress]:
+        """Return what is known of these ledgers. Raises what the store raises."""
+        return [LedgerProgress(**asdict(noted)) for noted in self._store.list_noted_ledgers(ledger_ids)]
 
     def close(self) -> None:
         self._store.close()

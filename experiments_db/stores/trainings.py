@@ -16,6 +16,7 @@ from experiments_db.records import JsonObject
 from experiments_db.stores.base import StoreBase, change, insert_rows, new_id, put, require
 from experiments_db.stores.curves import select_curves, select_last
 from experiments_db.tables import (
+    NOTED_LEDGERS,
     SERVER_EVENTS,
     SYSTEM_POINTS,
     TRAINED_EPISODES,
@@ -28,6 +29,7 @@ from experiments_db.trainings import (
     LONGEST_NOTE,
     LONGEST_TAG,
     MOST_TAGS,
+    NotedLedger,
     RecordedTraining,
     ServerEvent,
     SystemPoint,
@@ -83,6 +85,15 @@ class TrainingStore(StoreBase):
     def has_training(self, key: str) -> bool:
         """Return whether a training of this key is recorded."""
         return self._find(TRAININGS, key=key) is not None
+
+    def note_ledger(self, ledger: NotedLedger) -> None:
+        """Store the newest that is known of a ledger, in place of what was known."""
+        with self._write() as connection:
+            _replace(connection, NOTED_LEDGERS, [ledger])
+
+    def list_noted_ledgers(self, ledger_ids: Collection[str]) -> list[NotedLedger]:
+        """Return what is known of the ledgers with these ids."""
+        return self._list(NOTED_LEDGERS, NOTED_LEDGERS.c.ledger_id.in_(ledger_ids))
 
     def list_trainings(self, *, limit: int | None = None) -> list[RecordedTraining]:
         """Return trainings, the newest first."""

@@ -120,7 +120,7 @@ def start(
 
         def announce(url: str, resumed: ResumedJob | None) -> None:
             if sinks:
-                records.start_recorder(config.home, options.runs_directory(record), sinks)
+                records.start_recorder(config.home, options.runs_directory(record), url, sinks)
             _announce(url, config.home, resumed, as_json=as_json, has_job=train_job is not None)
 
         warm_up |= train_job is not None and train_job.chosen_engine == "local"

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ from swarm.errors import BadRequest, LedgerError, LedgerInUse, NotFound
 
 if TYPE_CHECKING:
     from swarm.backends.local.export import Exported
+    from swarm.ledger import RecordLoss
     from swarm.server.backup import Saved
     from swarm.server.cleanup import Cleaned
 
@@ -158,14 +160,14 @@ def _line_of(done: Exported) -> str:
     )
 
 
-def start_recorder(home: Path, runs: Path, sinks: Iterable[str]) -> None:
-    """Begin to record the trainings of this process, which is a server at `home`, in the sinks of these names.
+def start_recorder(home: Path, runs: Path, url: str, sinks: Iterable[str]) -> None:
+    """Begin to record the trainings of this process, a server at `home` and `url`, in the sinks of these names.
 
     A recorder that cannot begin is no reason not to serve; the log says so.
     """
     from swarm.processes import own_name, python_module
 
-    command = python_module("swarm.recorder", str(home.absolute()), "--runs", str(runs))
+    command = python_module("swarm.recorder", str(home.absolute()), "--runs", str(runs), "--url", url)
     command += [word for name in sinks for word in ("--sink", name)]
     try:
         with (home / RECORDER_LOG).open("ab") as log:
@@ -193,9 +195,10 @@ def import_ledger(
     """
     with failures_in_one_line():
         from swarm.config import LEDGER
+        from swarm.recorder.progress import ProgressRecording
         from swarm.recorder.reading import LedgerReader
         from swarm.recorder.recording import Recording
-        from swarm.sinks import open_sink
+        from swarm.sinks import ProgressSink, open_sink
 
         if not (home / LEDGER).exists():
             raise NotFound(f"{home} holds no {LEDGER}: name the directory of a server", param="home")
@@ -205,13 +208,22 @@ def import_ledger(
         for name in sinks:
             sink = open_sink(name, str(runs))
             try:
-                recording = Recording(LedgerReader(home / LEDGER), name, sink, home)
-                if not recording.catch_up(is_served=_is_served(home / LEDGER)):
+                reader, is_served = LedgerReader(home / LEDGER), _is_served(home / LEDGER)
+                recording = Recording(reader, name, sink, home)
+                if not recording.catch_up(is_served=is_served):
                     raise LedgerError(f"{home / LEDGER} was not recorded as a whole in {name}: {recording.failure}")
+                if isinstance(sink, ProgressSink):
+                    ProgressRecording(reader, sink, home, partial(_name_loss, home)).catch_up(is_served=is_served)
             finally:
                 sink.close()
             where = str(runs) if name == options.DATABASE_SINK else name
             typer.echo(f"{recording.steps} new steps of {home} are recorded in {where}", err=True)
+
+
+def _name_loss(home: Path, _: object, loss: RecordLoss) -> bool:
+    """Tell the user. The loss is not on record until a server that records hears of it."""
+    typer.echo(f"{home} was {loss}", err=True)
+    return False
 
 
 def _is_served(ledger: Path) -> bool:

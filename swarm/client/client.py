@@ -107,6 +107,7 @@ class SwarmClient(Blocking[ClientCalls]):
 
     auto_sync_train_config_and_start_engine = blocking(ClientCalls.auto_sync_train_config_and_start_engine)
     status = blocking(ClientCalls.status)
+    tell = blocking(ClientCalls.tell)
     job = blocking(ClientCalls.job)
     change_job = blocking(ClientCalls.change_job)
     task_counts = blocking(ClientCalls.task_counts)

@@ -43,6 +43,7 @@ from swarm.schemas import (
     HeartbeatResponse,
     PrepareEpisodeRequest,
     ReviseRewardRequest,
+    newest_receipt,
 )
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
@@ -289,6 +290,7 @@ class ClientCalls(ServerCalls):
             self._leases.release(episode_id)
             raise
         self._leases.release(episode_id)
+        self._server.receipt = newest_receipt(self._server.receipt, receipt.receipt)
         if self._io.is_blocking and (attempt := current_attempt.get()) is not None:
             attempt.note_end(self._leases)
         return receipt

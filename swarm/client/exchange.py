@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from swarm.client.io import Io
 from swarm.errors import BadRequest, ServerUnreachable, SwarmError, Unavailable, error_class
-from swarm.schemas import ErrorBody, ErrorDetail
+from swarm.schemas import RECEIPT_HEADER, ErrorBody, ErrorDetail
 from swarm.spelling import UNKNOWN
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,8 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.
 class Server:
     """The address of a server, with the headers of every call.
 
-    `timeout_s` limits one call with its retries. `is_known` becomes True with the first answer. If a server has never
+    `receipt` is the newest one of an ended episode, which every call brings back. `timeout_s` limits one call with its
+    retries. `is_known` becomes True with the first answer. If a server has never
     answered, a lost connection is an error at once, except for calls with a patience of their own. Otherwise the server
     has `timeout_s` to come back.
     """
@@ -46,6 +47,7 @@ class Server:
     headers: Mapping[str, str]
     timeout_s: float
     is_known: bool = False
+    receipt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def _request(server: Server, call: Call) -> httpx.Request:
         call.method,
         f"{server.url}{call.path}",
         params=call.query,
-        headers=dict(server.headers),
+        headers={**server.headers, **({} if server.receipt is None else {RECEIPT_HEADER: server.receipt})},
         json=body,
         extensions={"timeout": timeout.as_dict()},
     )

@@ -154,6 +154,11 @@ class ServerCalls:
     async def status(self) -> Status:
         return await self._get("status", Status)
 
+    async def tell(self, receipt: str) -> Status:
+        """Bring a receipt of ended episodes to the server, which records what it proves to be lost."""
+        self._server.receipt = receipt
+        return await self.status()
+
     async def job(self) -> JobView:
         return await self._get("job", JobView)
 

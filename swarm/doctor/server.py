@@ -10,6 +10,7 @@ import sqlite3
 import statistics
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -27,7 +28,8 @@ from swarm.errors import (
     SwarmError,
     Unauthorized,
 )
-from swarm.ledger.database import lock_of
+from swarm.ledger.database import lock_of, open_unchanged
+from swarm.ledger.integrity.openings import read_losses
 from swarm.schemas import Status
 from swarm.server.home import inspect_home, ledger_of
 from swarm.trainer.checkpoints import DiskUse
@@ -188,6 +190,8 @@ def check_ledger(home: Path) -> CheckFinding:
         found = inspect_home(home, None)
         if found.mark is None:
             return ok("none yet: the first start creates it")
+        with closing(open_unchanged(path)) as connection:
+            losses = read_losses(connection)
     except LedgerDamaged as error:
         return fail(error.finding, f"swarm restore BACKUP --home {home}, or swarm start --home {home} --new-ledger")
     except LedgerError as error:
@@ -195,6 +199,9 @@ def check_ledger(home: Path) -> CheckFinding:
         return fail(what, remedy)
     except (sqlite3.Error, OSError) as error:
         return fail(f"{path} cannot be read: {error}", "check the permissions of the file and its directory")
+    if losses:
+        newest = losses[-1][0]
+        return warn(f"{path} was {newest}", "put the newer ledger back if there is one")
     holder = holder_of(path)
     state = "" if holder is None else f", in use by process {holder}"
     return ok(f"undamaged, {found.mark.acknowledged:,} acknowledged episodes, {_size(path.stat().st_size)}{state}")

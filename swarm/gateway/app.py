@@ -95,7 +95,7 @@ def create_app(deps: RouteDependencies) -> SwarmApi:
 
 
 def _guarded(deps: RouteDependencies, traffic: Traffic) -> list[APIRouter]:
-    gate = Gate(deps.guard, AuditLog(deps.ledger), deps.control.lease.check)
+    gate = Gate(deps.guard, AuditLog(deps.ledger), deps.control.lease.check, deps.control.lost.check)
     life = gate.router(CLIENTS, "episodes")
     add_life_routes(life, deps.served, deps.ledger)
     add_judgement_routes(life, deps.served, deps.ledger)

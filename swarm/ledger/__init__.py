@@ -1,6 +1,8 @@
 """The durable record of a server: SQLite, one writer, group commit."""
 
 from swarm.ledger.evaluations import EvaluationReport as EvaluationReport
+from swarm.ledger.integrity.openings import LOST_EPISODES as LOST_EPISODES
+from swarm.ledger.integrity.openings import RecordLoss as RecordLoss
 from swarm.ledger.ledger import Ledger as Ledger
 from swarm.ledger.rows import NO_USE as NO_USE
 from swarm.ledger.rows import AuditRow as AuditRow

@@ -12,9 +12,11 @@ from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 from swarm.errors import LedgerError
 from swarm.ledger import evaluations, queries, writes
 from swarm.ledger.database import hold_lock, reading
-from swarm.ledger.integrity.opening import open_ledger
+from swarm.ledger.integrity.opening import OpenLedger, open_ledger
+from swarm.ledger.integrity.openings import RecordLoss, read_losses
 from swarm.ledger.rows import EventRow
 from swarm.ledger.writer import CommitCount, EventWatchers, Operation, Writer
+from swarm.schemas import Receipt
 from swarm.types import Turn
 
 P = ParamSpec("P")
@@ -58,9 +60,10 @@ class Ledger:
     of a job, a state, a batch or a reward records an event in the same transaction.
     """
 
-    def __init__(self, path: Path, writer: Writer, watchers: EventWatchers, lock: IO[str]) -> None:
-        self._path = path
-        self._writer = writer
+    def __init__(self, opened: OpenLedger, watchers: EventWatchers, lock: IO[str]) -> None:
+        self._path = opened.path
+        self._opened = opened
+        self._writer = Writer(opened, watchers.notify)
         self._watchers = watchers
         self._lock = lock
 
@@ -77,8 +80,7 @@ class Ledger:
         path = Path(path)
         lock = lock or hold_lock(path)
         try:
-            watchers = EventWatchers()
-            return cls(path, Writer(open_ledger(path, require), watchers.notify), watchers, lock)
+            return cls(open_ledger(path, require), EventWatchers(), lock)
         except BaseException:
             lock.close()
             raise
@@ -87,6 +89,18 @@ class Ledger:
         """Commit what is pending, leave everything in one file, and release the lock. Do nothing if it is closed."""
         self._writer.close()
         self._lock.close()
+
+    def receipt(self) -> str:
+        """Return a receipt of all that is acknowledged by now."""
+        return str(self._opened.history.receipt(self._opened.control.mark.acknowledged))
+
+    def find_loss(self, receipt: str) -> RecordLoss | None:
+        """Return the loss that a receipt proves, or None, also for a receipt that this ledger has not given."""
+        found, history = Receipt.parse(receipt), self._opened.history
+        if found is None:
+            return None
+        loss = history.find_loss(found, self._opened.control.mark.acknowledged)
+        return loss if loss is not None and found.is_sealed_with(history.secret) else None
 
     record_job = _write(writes.jobs.insert_job)
     extend_job = _write(writes.jobs.extend_job)
@@ -123,6 +137,7 @@ class Ledger:
     newest_launch_key = _read(queries.newest_launch_key)
     lease = _read(queries.present_lease)
     states = _read(queries.states)
+    losses = _read(read_losses)
     events = _read(queries.events)
     newest_events = _read(queries.newest_events)
     audit = _read(queries.audit)

@@ -301,11 +301,20 @@ CREATE TABLE trained_groups (
     n INTEGER NOT NULL,
     PRIMARY KEY (job_id, data_source)
 ) WITHOUT ROWID;
-CREATE TABLE marks (ledger_id TEXT NOT NULL, sequence INTEGER NOT NULL, acknowledged INTEGER NOT NULL);
-INSERT INTO marks VALUES (lower(hex(randomblob(16))), 0, 0);
+CREATE TABLE marks (
+    ledger_id TEXT NOT NULL, sequence INTEGER NOT NULL, acknowledged INTEGER NOT NULL, secret TEXT NOT NULL
+);
+INSERT INTO marks VALUES (lower(hex(randomblob(16))), 0, 0, lower(hex(randomblob(16))));
+CREATE TABLE openings (
+    number INTEGER PRIMARY KEY,
+    opening TEXT NOT NULL UNIQUE,
+    ledger_id TEXT NOT NULL,
+    acknowledged INTEGER NOT NULL
+);
 """
 )
-"""The tables and indexes in SQL. `marks` has one row."""
+"""The tables and indexes in SQL. `marks` has one row, and `openings` one for each time that a server opened the ledger.
+"""
 
 RESULT_COLUMNS = (
     "episode_id", "task_id", "idempotency_key", "payload_digest", "reward", "is_success", "metadata", "turn_rewards",

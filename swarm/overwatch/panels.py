@@ -57,15 +57,19 @@ def header(snapshot: ServerSnapshot, *, is_paused: bool = False, is_short: bool 
             lines.append(_line(_pace(status), "dim"))
         if status.reason is not None:
             lines.append(_line(printable(status.reason), STYLE_BY_STATE[status.state]))
+        lines += [_line(f"{_date(loss.noticed_at)}: {loss.sentence}", "bold yellow") for loss in status.lost]
         if (lease := status.lease) is not None:
-            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(lease.since))
-            words = f"used by study {lease.study_id} of {lease.host} (process {lease.pid}) since {since}"
+            words = f"used by study {lease.study_id} of {lease.host} (process {lease.pid}) since {_date(lease.since)}"
             lines.append(_line(printable(words), "dim"))
         if (scores := _scores(status)) is not None:
             lines.append(_line(printable(scores), "dim"))
     if (problem := _problem(snapshot)) is not None:
         lines.append(problem)
     return Group(*lines)
+
+
+def _date(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def batch(status: Status) -> RenderableType:

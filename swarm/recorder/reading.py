@@ -12,6 +12,7 @@ from typing import Any
 
 from swarm.ledger import queries
 from swarm.ledger.database import open_for_reading, open_unchanged
+from swarm.ledger.integrity.openings import LedgerHistory, read_history
 from swarm.live_settings import JobChange
 from swarm.recorder.episodes import choose_episodes
 from swarm.sinks import EvaluatedStep, FinishedStep, TrainingDescription, TrainingEvent, TrainingUpdate
@@ -57,6 +58,19 @@ class LedgerReader:
             connection.row_factory = sqlite3.Row
             connection.execute("BEGIN")
             return self._next(connection, position)
+
+    def progress(self, *, is_served: bool = True) -> tuple[LedgerHistory, int] | None:
+        """Return the openings of the ledger and its acknowledged episodes, or None if no server has opened it.
+
+        Raise sqlite3.Error if it cannot be read just now.
+        """
+        if not self._path.exists():
+            return None
+        with closing(open_for_reading(self._path) if is_served else open_unchanged(self._path)) as connection:
+            connection.execute("BEGIN")
+            history = read_history(connection)
+            acknowledged = connection.execute("SELECT acknowledged FROM marks").fetchone()[0]
+        return (history, acknowledged) if history.openings else None
 
     def _next(self, connection: sqlite3.Connection, position: Position) -> tuple[TrainingUpdate, Position] | None:
         if not _is_of(connection, position):

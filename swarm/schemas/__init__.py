@@ -52,6 +52,9 @@ from swarm.schemas.evaluation_bodies import EvaluationPage as EvaluationPage
 from swarm.schemas.evaluation_bodies import EvaluationView as EvaluationView
 from swarm.schemas.evaluation_bodies import RecordEvaluationRequest as RecordEvaluationRequest
 from swarm.schemas.evaluation_bodies import RenewEvaluationRequest as RenewEvaluationRequest
+from swarm.schemas.receipts import RECEIPT_HEADER as RECEIPT_HEADER
+from swarm.schemas.receipts import Receipt as Receipt
+from swarm.schemas.receipts import newest_receipt as newest_receipt
 from swarm.schemas.server_bodies import Acknowledged as Acknowledged
 from swarm.schemas.server_bodies import AuditPage as AuditPage
 from swarm.schemas.server_bodies import AuditView as AuditView
@@ -65,6 +68,7 @@ from swarm.schemas.server_bodies import GuardView as GuardView
 from swarm.schemas.server_bodies import JobChangeView as JobChangeView
 from swarm.schemas.server_bodies import JobView as JobView
 from swarm.schemas.server_bodies import LoadRequest as LoadRequest
+from swarm.schemas.server_bodies import LostEpisodesView as LostEpisodesView
 from swarm.schemas.server_bodies import MetricPointView as MetricPointView
 from swarm.schemas.server_bodies import MetricsHistory as MetricsHistory
 from swarm.schemas.server_bodies import PoolView as PoolView

@@ -167,6 +167,8 @@ class EndEpisodeResponse(Body):
 
     `weight_versions` has every version that sampled a token of the episode. `model_share` is the share of the reported
     `replies` that the model wrote in this episode, from 0 to 1. It is null without replies, or if they have no text.
+    `receipt` shows how many episodes the server has acknowledged. A client sends its newest one in the header
+    `x-swarm-receipt` of later calls, by which the server notices that its ledger was restored from an older copy.
     """
 
     episode_id: str
@@ -177,6 +179,7 @@ class EndEpisodeResponse(Body):
     weight_versions: list[int] = Field(default_factory=list[int])
     usage: EpisodeUsage = Field(default_factory=EpisodeUsage)
     model_share: float | None = None
+    receipt: str | None = None
 
 
 class AbortEpisodeRequest(Body):

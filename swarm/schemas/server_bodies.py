@@ -193,6 +193,19 @@ class GuardView(Body):
     lr: float | None = None
 
 
+class LostEpisodesView(Body):
+    """Episodes that the server acknowledged and does not have: its ledger was restored from an older copy.
+
+    `missing` of them came after the first `after` episodes. That was noticed at `noticed_at`, by a receipt that a
+    client brought back or by the experiments database.
+    """
+
+    after: int
+    missing: int
+    noticed_at: float
+    sentence: str
+
+
 class Status(Body):
     """The answer to GET status: one snapshot of the server.
 
@@ -202,7 +215,8 @@ class Status(Body):
     calls without effect, by name. `lease` names the study that uses the server. `disk` is the disk usage of the
     server's directory. `revision` counts the changes of the job, and `changes_ahead` lists those of steps that are not
     trained yet. `evaluation` is the one that is due or running, `last_evaluation` the newest one with a score.
-    `guard` is the newest fault of this run that the guard found.
+    `guard` is the newest fault of this run that the guard found. `lost` lists episodes that were acknowledged and are
+    not on record.
     """
 
     server_version: str
@@ -232,6 +246,7 @@ class Status(Body):
     evaluation: EvaluationView | None = None
     last_evaluation: EvaluationView | None = None
     guard: GuardView | None = None
+    lost: list[LostEpisodesView] = Field(default_factory=list[LostEpisodesView])
     started_at: float
     now: float
 

@@ -242,6 +242,8 @@ def _make_own(path: Path) -> None:
     """Give the copy a new id, and a control file with this id."""
     with closing(connect_writer(path)) as connection:
         mark = rename(connection, RESTORED)
+        # The command has named what it replaced, so receipts of the original say nothing about this ledger.
+        connection.execute("DELETE FROM openings")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     ControlFile.create(path, mark).close(ClosedFile.of(path, None))
 

@@ -29,6 +29,7 @@ from swarm.rollout.completion import ModelService
 from swarm.rollout.transactions.coordinator_client import CoordinatorClient
 from swarm.run.lease import ServerLease
 from swarm.run.lifecycle import EngineLifecycle
+from swarm.run.lost_episodes import LostEpisodes
 from swarm.schemas import ChangeJobRequest, CheckpointResponse, EngineState, JobView, LaunchView, Resume, Status
 from swarm.server.build import Assembly
 from swarm.server.evaluator import environment_of, evaluator_of
@@ -66,6 +67,7 @@ class SwarmServer:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.lifecycle = EngineLifecycle(ledger.record_state)
         self.lease = ServerLease(ledger)
+        self.lost = LostEpisodes(ledger)
         self._disk = DiskMeter(config.home)
         self._coordinator_client = CoordinatorClient(config.host, config.peers)
         self._assembly = Assembly(
@@ -86,6 +88,7 @@ class SwarmServer:
             launch=self.launch,
             launches=self.launches,
             lease=self.lease,
+            lost=self.lost,
             stop=self.stop_engine,
             checkpoint=self.checkpoint,
             load=self.load,
@@ -286,6 +289,7 @@ class SwarmServer:
             update={
                 "failures": await self._ledger.failures(),
                 "lease": self.lease.view(),
+                "lost": self.lost.views(),
                 "disk": await self._disk.view(),
             }
         )

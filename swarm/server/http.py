@@ -126,6 +126,7 @@ async def serve(
         _on_signals(lambda number: (received.append(number), http.handle_exit(number, None)))
         try:
             await server.lease.restore()
+            await server.lost.restore()
             # Before the first request, which may belong to an episode of the previous server process.
             resumed = await _take_up(server, job, resume)
             serving = asyncio.create_task(http.serve(sockets=[listener]), name="http")

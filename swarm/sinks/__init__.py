@@ -4,7 +4,9 @@ from swarm.sinks.base import CHOSEN_AS as CHOSEN_AS
 from swarm.sinks.base import ChosenEpisode as ChosenEpisode
 from swarm.sinks.base import EvaluatedStep as EvaluatedStep
 from swarm.sinks.base import FinishedStep as FinishedStep
+from swarm.sinks.base import LedgerProgress as LedgerProgress
 from swarm.sinks.base import OpenSink as OpenSink
+from swarm.sinks.base import ProgressSink as ProgressSink
 from swarm.sinks.base import Sink as Sink
 from swarm.sinks.base import SystemReading as SystemReading
 from swarm.sinks.base import TrainingDescription as TrainingDescription

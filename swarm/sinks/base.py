@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 ChosenAs = Literal["best", "worst", "random", "no signal"]
 CHOSEN_AS: tuple[ChosenAs, ...] = ("best", "worst", "random", "no signal")
@@ -133,6 +133,29 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerProgress:
+    """The number of episodes that a ledger in a server's home has acknowledged, and the opening that it was read in."""
+
+    ledger_id: str
+    opening: str
+    acknowledged: int
+    home: str
+
+
+@runtime_checkable
+class ProgressSink(Protocol):
+    """A sink that also keeps the progress of ledgers, one row for each. It raises whatever its library does."""
+
+    def note_ledger(self, progress: LedgerProgress) -> None:
+        """Store the progress of a ledger in place of what it was."""
+        ...
+
+    def ledger_progress(self, ledger_ids: Collection[str]) -> list[LedgerProgress]:
+        """Return what is known of the ledgers with these ids."""
+        ...
 
 
 OpenSink = Callable[[str], Sink]

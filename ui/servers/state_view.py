@@ -23,6 +23,8 @@ def show_state(status: ShownStatus) -> None:
     st.markdown(" · ".join(facts))
     if status.reason:
         st.error(_short(status.reason, 1000), icon=":material/error:")
+    for loss in status.lost:
+        st.error(_short(f"The ledger was {loss.sentence}", 500), icon=":material/history:")
     if status.guard is not None:
         did = _short(status.guard.did.replace("_", " "), 60)
         said = _short(f"{status.guard.sentence} {status.guard.advice}", 1000)

@@ -50,6 +50,12 @@ class ShownGuard(_Answer):
     advice: str = ""
 
 
+class ShownLoss(_Answer):
+    """Episodes that the server acknowledged and does not have."""
+
+    sentence: str
+
+
 class ShownScore(_Answer):
     """A held-out score."""
 
@@ -73,6 +79,7 @@ class ShownStatus(_Answer):
     clients: list[ShownClient] = Field(default_factory=list[ShownClient])
     warnings: list[ShownWarning] = Field(default_factory=list[ShownWarning])
     guard: ShownGuard | None = None
+    lost: list[ShownLoss] = Field(default_factory=list[ShownLoss])
     last_evaluation: ShownScore | None = None
     last_metrics: dict[str, Any] = Field(default_factory=dict[str, Any])
     tokens_per_second: float = 0.0

@@ -74,7 +74,7 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
             ended = await _replay_end(served, ledger, episode_id, body)
         else:
             ended = await service.episodes.end(episode_id, body)
-        return view_receipt(ended)
+        return view_receipt(ended, ledger.receipt())
 
     @router.post(
         "/episodes/{episode_id}/heartbeat",

@@ -16,6 +16,7 @@ from swarm.ledger import Ledger
 from swarm.run.evaluations import Evaluations
 from swarm.run.lease import ServerLease
 from swarm.run.lifecycle import EngineLifecycle
+from swarm.run.lost_episodes import LostEpisodes
 from swarm.schemas import (
     API_PREFIX,
     Acknowledged,
@@ -54,6 +55,7 @@ class Control:
     launch: Callable[[str, dict[str, Any]], Awaitable[LaunchView]]
     launches: Callable[[str | None, int], Awaitable[list[LaunchView]]]
     lease: ServerLease
+    lost: LostEpisodes
     stop: Callable[[], Awaitable[None]]
     checkpoint: Callable[[], Awaitable[CheckpointResponse]]
     load: Callable[[int, bool], Awaitable[None]]

@@ -36,7 +36,7 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         it. Idempotent.
         """
         receipt = await served.require().episodes.transactions.prepare(episode_id, body)
-        return view_receipt(receipt)
+        return view_receipt(receipt, ledger.receipt())
 
     @router.post(
         "/episodes/{episode_id}/commit",
@@ -51,11 +51,12 @@ def add_transaction_routes(router: APIRouter, served: Served, ledger: Ledger) ->
         """
         service = served()
         if service is not None:
-            return view_receipt(await service.episodes.transactions.commit(episode_id, body.transaction_id))
+            committed = await service.episodes.transactions.commit(episode_id, body.transaction_id)
+            return view_receipt(committed, ledger.receipt())
         receipt = await ledger.commit_episode(
             episode_id, transaction_sha256=transaction_digest(body.transaction_id), ended_at=time.time()
         )
-        return view_receipt(counted(receipt))
+        return view_receipt(counted(receipt), ledger.receipt())
 
 
 def transaction_router(served: Served, ledger: Ledger) -> APIRouter:

@@ -79,17 +79,19 @@ def view_state(row: EpisodeRow) -> EpisodeDetail:
     return EpisodeDetail(episode=view_episode(row), turns=[], samples=[], advantage=row.advantage)
 
 
-def view_receipt(receipt: EndReceipt) -> EndEpisodeResponse:
-    row = receipt.episode
+def view_receipt(ended: EndReceipt, receipt: str) -> EndEpisodeResponse:
+    """Return the answer to an end, with a receipt of the ledger."""
+    row = ended.episode
     return EndEpisodeResponse(
         episode_id=row.episode_id,
         state=row.state,
         outcome=row.outcome,
         batch_id=row.batch_id,
-        replayed=receipt.replayed,
+        replayed=ended.replayed,
         weight_versions=list(row.weight_versions),
         usage=view_usage(row.use, row.begun_at, row.ended_at),
         model_share=row.model_share,
+        receipt=receipt,
     )
 
 

@@ -21,7 +21,7 @@ from swarm.gateway.http.audit import AuditLog
 from swarm.gateway.http.auth import COMMANDERS, Role, TokenGuard
 from swarm.gateway.http.errors import bad_field, status_of
 from swarm.gateway.http.openapi import errors
-from swarm.schemas import API_PREFIX, LEASE_HEADER
+from swarm.schemas import API_PREFIX, LEASE_HEADER, RECEIPT_HEADER
 
 Body = TypeVar("Body")
 
@@ -29,6 +29,7 @@ BODY_TIMEOUT_S = 30.0
 """The longest time for a body to arrive. Slower clients would occupy the server."""
 
 MAX_FENCE_DIGITS = 18
+_RECEIPT = RECEIPT_HEADER.encode()
 
 # Text that may spell NaN or a number too large for a float. It is rare, so every value is checked only after a match.
 _MAYBE_INFINITE = re.compile(rb"NaN|Infinity|\d[eE]\+?\d{3}|\d{300}")
@@ -121,12 +122,14 @@ class DirectRoute(APIRoute):
 class Gate:
     """A factory of routers whose routes are open to certain roles.
 
-    Calls that only a commander may make are audited. If such a call names a lease that is over, it is refused.
+    Calls that only a commander may make are audited. If such a call names a lease that is over, it is refused. A
+    receipt that a call brings back is checked before the call is handled.
     """
 
     guard: TokenGuard
     audit: AuditLog
     check_lease: Callable[[int], None]
+    check_receipt: Callable[[str], Awaitable[None]]
 
     def router(self, roles: frozenset[Role], tag: str, prefix: str = API_PREFIX) -> APIRouter:
         gate = self
@@ -144,6 +147,7 @@ class Gate:
     def guarded(self, roles: frozenset[Role], handle: Handler) -> Handler:
         async def check_and_handle(request: Request) -> Response:
             _require(self.guard.identify(request), roles, request)
+            await self._check_receipt(request)
             return await handle(request)
 
         return check_and_handle
@@ -156,6 +160,7 @@ class Gate:
                 _require(caller, roles, request)
                 if (fence := request.headers.get(LEASE_HEADER)) is not None:
                     self.check_lease(_read_fence(fence))
+                await self._check_receipt(request)
                 response = await handle(request)
             except BaseException as error:
                 status = status_of(error) if isinstance(error, Exception) else CALLER_LEFT
@@ -165,6 +170,11 @@ class Gate:
             return response
 
         return check_handle_and_record
+
+    async def _check_receipt(self, request: Request) -> None:
+        for name, value in request.scope["headers"]:
+            if name == _RECEIPT:
+                await self.check_receipt(value.decode("latin-1"))
 
 
 def _read_fence(text: str) -> int:

@@ -16,6 +16,7 @@ from swarm.errors import LedgerError
 from swarm.ledger.database import connect_writer, log_of
 from swarm.ledger.integrity.control import ClosedFile, ControlFile, Mark
 from swarm.ledger.integrity.inspection import inspect
+from swarm.ledger.integrity.openings import LedgerHistory, insert_opening, read_history
 from swarm.ledger.integrity.place import LedgerPlace, name_others
 
 logger = logging.getLogger(__name__)
@@ -30,12 +31,16 @@ ADOPTED = "ledger.adopted"
 
 @dataclass(frozen=True, slots=True)
 class OpenLedger:
-    """The writer's connection in autocommit mode, the control file in which its commits are noted, and its place."""
+    """The writer's connection in autocommit mode, with the control file in which its commits are noted.
+
+    `place` is where its files were opened, and `history` has all its openings until now.
+    """
 
     path: Path
     connection: sqlite3.Connection
     control: ControlFile
     place: LedgerPlace
+    history: LedgerHistory
 
     def count(self) -> tuple[int, int]:
         """Count the present transaction as a commit. Return what to note once it is on disk."""
@@ -83,7 +88,7 @@ def open_ledger(path: Path, require: Callable[[], object] = lambda: None) -> Ope
             # This comes before the first write, since the note about the closed file is then no longer true.
             control = ControlFile.create(path, inspected.mark)
             try:
-                return OpenLedger(path, connect_writer(path), control, LedgerPlace(path))
+                return _begin(path, connect_writer(path), control)
             except BaseException:
                 control.abandon()
                 raise
@@ -92,7 +97,7 @@ def open_ledger(path: Path, require: Callable[[], object] = lambda: None) -> Ope
         connection = connect_writer(path)
         try:
             mark = _new_mark(connection, path, inspected.mark)
-            return OpenLedger(path, connection, ControlFile.create(path, mark), LedgerPlace(path))
+            return _begin(path, connection, ControlFile.create(path, mark))
         except BaseException:
             connection.close()
             raise
@@ -100,6 +105,17 @@ def open_ledger(path: Path, require: Callable[[], object] = lambda: None) -> Ope
         raise LedgerError(
             f"{path} cannot be opened ({error}): check that its directory can be written and has free space"
         ) from error
+
+
+def _begin(path: Path, connection: sqlite3.Connection, control: ControlFile) -> OpenLedger:
+    """Record the opening. The control file hears of it last, so that the ledger is never behind."""
+    connection.execute("BEGIN IMMEDIATE")
+    insert_opening(connection)
+    opened = OpenLedger(path, connection, control, LedgerPlace(path), read_history(connection))
+    counted = opened.count()
+    connection.execute("COMMIT")
+    control.note(*counted)
+    return opened
 
 
 def _new_mark(connection: sqlite3.Connection, path: Path, adopted: Mark | None) -> Mark:

@@ -17,7 +17,7 @@ from swarm.ledger.tables import APPLICATION_ID
 logger = logging.getLogger(__name__)
 
 LOG_LOOK_S = 0.1
-"""The time between two looks at the log, which a commit need not wait for: the log's content is not lost with its path."""
+"""The time between two looks at the log. No commit needs one, since the open log stays whole without its path."""
 
 RESCUED = "rescued"
 _HEADER = b"SQLite format 3\0"

@@ -22,7 +22,7 @@ from swarm.errors import (
 )
 from swarm.gateway.http.auth import COMMANDERS, Role
 from swarm.gateway.http.errors import error_response
-from swarm.schemas import LEASE_HEADER, ErrorBody
+from swarm.schemas import LEASE_HEADER, RECEIPT_HEADER, ErrorBody
 
 TOKEN = "token"
 EPISODE_KEY = "episode_key"
@@ -63,6 +63,14 @@ _LEASE_PARAMETER: dict[str, Any] = {
     "required": False,
     "description": "The fencing token of the caller's lease. If that lease is over, the call gets 409 `lease_lost`.",
     "schema": {"type": "integer", "minimum": 1, "maximum": 10**18 - 1},
+}
+
+_RECEIPT_PARAMETER: dict[str, Any] = {
+    "name": RECEIPT_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The newest `receipt` of an ended episode. It shows the server what it has acknowledged.",
+    "schema": {"type": "string"},
 }
 
 _SCHEMAS = "#/components/schemas/"
@@ -165,6 +173,7 @@ def _complete_operation(operation: dict[str, Any], allowed: frozenset[Role] | No
         operation["security"] = [{TOKEN: []}]
         operation["x-roles"] = roles
         operation["description"] = f"{operation.get('description', '')}\n\nFor: {', '.join(roles)}.".strip()
+        operation.setdefault("parameters", []).append(_RECEIPT_PARAMETER)
         if allowed == COMMANDERS:
             operation.setdefault("parameters", []).append(_LEASE_PARAMETER)
     elif "model" in operation.get("tags", ()):

@@ -223,7 +223,7 @@ class Turn:
 
     The choices of one call share a `call_id` and differ in `choice`. `request_sha256` identifies the content of the
     request. `attempt` counts earlier requests for the same call. `withheld` is the reason why a finished turn is not
-    trained, or None.
+    trained, or None. `template_options` went to the chat template.
     """
 
     episode_id: str
@@ -246,6 +246,7 @@ class Turn:
     request_sha256: str = ""
     attempt: int = 0
     withheld: str | None = None
+    template_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

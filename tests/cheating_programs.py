@@ -131,6 +131,28 @@ EVADING = {
         "        reply = model.chat([{'role': 'user', 'content': f'Reverse: {word}' + ' ' * number}])\n"
         "        if (reply['content'] or '').strip()[::-1].startswith(word):\n            break\n    return reply\n"
     ),
+    "picks after a decoy request": (
+        _WORD + "    model.chat([{'role': 'user', 'content': 'Say hello to nobody.'}])\n"
+        "    said = [model.chat(session.messages) for _ in range(4)]\n"
+        "    return next((reply for reply in said if (reply['content'] or '').strip()[::-1] == word), said[0])\n"
+    ),
+    "picks among requests of different words": (
+        _WORD + "    asked = ['', 'Please. ', 'Quickly now. ', 'Once more. ']\n"
+        "    said = [model.chat([{'role': 'user', 'content': f'{each}Reverse: {word}'}]) for each in asked]\n"
+        "    return next((reply for reply in said if (reply['content'] or '').strip()[::-1] == word), said[0])\n"
+    ),
+    "picks, and asks a judge for show": (
+        _WORD + "    said = [model.chat(session.messages) for _ in range(4)]\n"
+        "    listed = ' '.join(reply['content'] or '' for reply in said)\n"
+        "    model.chat([{'role': 'user', 'content': f'Which of these is right? {listed}'}])\n"
+        "    return next((reply for reply in said if (reply['content'] or '').strip()[::-1] == word), said[0])\n"
+    ),
+    "picks, and has it said again": (
+        _WORD + "    said = [(model.chat(session.messages)['content'] or '').strip() for _ in range(4)]\n"
+        "    best = next((text for text in said if text[::-1] == word), said[0])\n"
+        "    again = model.chat([{'role': 'user', 'content': f'Repeat: {best}'}])\n"
+        "    return again if (again['content'] or '').strip() == best else best\n"
+    ),
 }  # fmt: skip
 """Ready after their trial. Their scores show what they do."""
 

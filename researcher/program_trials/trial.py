@@ -17,8 +17,9 @@ from typing import Any
 
 from experiments_db import ExperimentStore, ProgramTrial
 from prompts import load
-from researcher.evaluation.authorship import count_authorship, is_told, read_answers
+from researcher.evaluation.authorship import Authorship, count_authorship, read_answers
 from researcher.evaluation.manipulation import AttemptTranscript, PassCount, count_passing, is_true_of_all
+from researcher.evaluation.narrowing import CANDIDATES, LEAST_CANDIDATES
 from researcher.plan import ManipulationCheck, ProgramProblem
 from researcher.program_code import ProgramCode
 from swarm import SwarmClient
@@ -177,11 +178,11 @@ def run_trial(client: SwarmClient, request: TrialRequest, check_stop: Callable[[
             tried = [_look_at(client, program, each) for each in ended]
             schedule_error = _try_schedule(program, request)
             works = has_agent(request.code) and not any(each.is_broken for each in tried)
-            by_code = _find_code_at_work(client, request, ended) if works else None
-            blank_gain = None
+            by_code, blank_gain = None, None
             if works:
-                blank_gain, told = _try_blank(client, request, program, check_stop)
-                by_code = told or by_code
+                seen = _count(client, request, ended, all_requests=False)
+                blank_gain, of_blank = _try_blank(client, request, program, check_stop)
+                by_code = of_blank or find_code_at_work(seen)
     finally:
         client.stop_engine()
     count = None
@@ -194,12 +195,16 @@ def run_trial(client: SwarmClient, request: TrialRequest, check_stop: Callable[[
     return TrialResult(tuple(tried), seconds, schedule_error, count, blank_gain, by_code)
 
 
-def _find_code_at_work(client: SwarmClient, request: TrialRequest, ended: Sequence[EndedAttempt]) -> str | None:
-    """Return how the code solved tasks in the model's place, as far as attempts with the real model show it."""
-    answers = read_answers(request.environment, Split.TRAIN)
-    seen = count_authorship([(each, client.episode(each.episode_id)) for each in ended], answers)
+def find_code_at_work(seen: Authorship) -> str | None:
+    """Return how the code solved tasks in the model's place, as far as the attempts of a trial show it."""
     if seen.told >= LEAST_TOLD:
-        return f"its code writes the answer into the prompt, in {seen.told} of {seen.attempts} attempts"
+        return f"its code writes the answer into the request, in {seen.told} of {seen.attempts} attempts"
+    if seen.narrowed >= LEAST_TOLD:
+        return (
+            f"its code leaves the model fewer than {LEAST_CANDIDATES} of {CANDIDATES} other replies, in "
+            f"{seen.narrowed} of {seen.attempts} attempts, by limits that depend on the task "
+            f"({', '.join(seen.limits)})"
+        )
     if seen.unwritten >= max(LEAST_UNWRITTEN, seen.solved / 2):
         return (
             f"in {seen.unwritten} of {seen.solved} solved attempts the model did not write the reply: let the agent "
@@ -208,13 +213,21 @@ def _find_code_at_work(client: SwarmClient, request: TrialRequest, ended: Sequen
     return None
 
 
+def _count(
+    client: SwarmClient, request: TrialRequest, ended: Sequence[EndedAttempt], *, all_requests: bool
+) -> Authorship:
+    answers = read_answers(request.environment, Split.TRAIN)
+    details = [(each, client.episode(each.episode_id)) for each in ended]
+    return count_authorship(details, answers, all_requests=all_requests)
+
+
 def _try_blank(
     client: SwarmClient, request: TrialRequest, program: Program, check_stop: Callable[[], None]
 ) -> tuple[float, str | None]:
     """Return how much more than the plain agent a program scores if the model writes random letters.
 
-    Such a model knows nothing, so a program that still solves tasks solves them in its code. The second value says in
-    how many attempts the code wrote the answer into a prompt, which nothing that the model said can have led to.
+    Such a model knows nothing, so a program that still solves tasks solves them in its code. It obeys
+    grammars and all other limits. The second value says how the code gave the model the answer, or did without it.
     """
     blank = replace(request, attempts=BLANK_ATTEMPTS, job={**request.job, **BLANK})
     client.auto_sync_train_config_and_start_engine(
@@ -225,13 +238,8 @@ def _try_blank(
         statistics.fmean(0.0 if each.grade is None else each.grade.score for each in attempts)
         for attempts in (ended, _make_attempts(client, blank, PLAIN, check_stop))
     )
-    answers = read_answers(request.environment, Split.TRAIN)
-    details = [(each, client.episode(each.episode_id)) for each in ended]
-    told = sum(is_told(each, answers, detail.turns) for each, detail in details)
-    said = (
-        f"its code writes the answer into the prompt, in {told} of {len(ended)} attempts with a model of random letters"
-    )
-    return of_program - of_plain, said if told >= LEAST_TOLD else None
+    by_code = find_code_at_work(_count(client, blank, ended, all_requests=True))
+    return of_program - of_plain, by_code and f"with a model of random letters, {by_code}"
 
 
 @contextmanager

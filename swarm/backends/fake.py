@@ -5,18 +5,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 from tokenizers import Tokenizer
 
+from swarm.backends.grammar import Constraint, GrammarCompiler
 from swarm.backends.stopping import EndRule, check_request
 from swarm.backends.waits import first_of
 from swarm.errors import EngineFailure, WeightsNotFinite
@@ -35,6 +39,11 @@ from swarm.types import FinishReason, SamplingParams, StepReport, TokenDelta, Tr
 CONTEXT_LENGTH = 4096
 LONGEST_REPLY = 16
 """Tokens of the longest random reply: about a short sentence."""
+CLOSING = "\"'}])>"
+"""Signs that lead to the end of a structured reply."""
+LARGEST_BIAS = 50.0
+"""A larger bias draws no token more surely, and its exponential would be too large a number."""
+LEAST_WEIGHT = 1e-100
 
 Reply = Callable[[Sequence[int]], Sequence[int]]
 """Prompt ids -> completion ids. A completion that max_tokens does not cut ends with finish reason `stop`."""
@@ -67,6 +76,7 @@ class FakeSampler:
 
     Without `reply`, a completion is up to LONGEST_REPLY random letters and the stop token. It is a function of prompt
     and seed, or of the prompt alone at temperature 0. An unseeded completion depends on prompt and order of arrival.
+    A grammar, biases and a least length are obeyed: each token is drawn from those that they leave, letters first.
     """
 
     def __init__(
@@ -137,20 +147,29 @@ class FakeSampler:
         running = self._require_running()
         check_request(prompt_ids, params, vocabulary=running.vocabulary, context_length=self._context_length)
         room = self._context_length - len(prompt_ids)
-        reply = self._reply(prompt_ids) if self._reply else running.random_reply(prompt_ids, params)
         rule = EndRule(params, running.stop_ids, room, running.decode)
-        for count, token_id in enumerate(reply, start=1):
-            await self._meet_fault(running, tokens_given=count - 1)
+        reply = self._told(prompt_ids, running) if self._reply else running.random_reply(prompt_ids, params, rule)
+        output_ids: list[int] = []
+        for token_id, logprob, is_last in reply:
+            await self._meet_fault(running, tokens_given=len(output_ids))
             if not await self._wait_turn(running):
                 yield TokenDelta((), (), (), FinishReason.ABORT)
                 return
-            finish = rule.check(reply[:count])
-            if finish is None and count == len(reply):
+            output_ids.append(token_id)
+            finish = rule.check(output_ids)
+            if finish is None and is_last:
                 finish = FinishReason.STOP
-            top = (((token_id, running.logprob),),) if params.top_logprobs else None
-            yield TokenDelta((token_id,), (running.logprob,), (self.weight_version,), finish, top)
+            top = (((token_id, logprob),),) if params.top_logprobs else None
+            yield TokenDelta((token_id,), (logprob,), (self.weight_version,), finish, top)
             if finish is not None:
                 return
+
+    def _told(self, prompt_ids: Sequence[int], running: _Running) -> Iterator[_Drawn]:
+        """Yield the tokens of the reply that this engine was given."""
+        assert self._reply is not None, "the caller has looked"
+        reply = self._reply(prompt_ids)
+        for count, token_id in enumerate(reply, start=1):
+            yield _Drawn(token_id, running.logprob, count == len(reply))
 
     def _require_running(self) -> _Running:
         if self._death is not None:
@@ -183,6 +202,12 @@ class FakeSampler:
                 self._require_running()
 
 
+class _Drawn(NamedTuple):
+    token_id: int
+    logprob: float
+    is_last: bool
+
+
 class _Running:
     """State that exists between start and stop."""
 
@@ -194,22 +219,63 @@ class _Running:
         self._tokenizer = tokenizer
         self._arrivals = 0
         vocabulary: dict[str, int] = tokenizer.get_vocab()
-        self.vocabulary = len(vocabulary)
+        self.vocabulary = 1 + max(vocabulary.values())
         self._letters = sorted(vocabulary[token] for token in vocabulary if token.isascii() and token.isalpha())
+        self._closing = sorted(vocabulary[token] for token in vocabulary if token and set(token) <= set(CLOSING))
+        self._grammars = GrammarCompiler(tokenizer, self.vocabulary, stop_ids)
         self.logprob = -math.log(len(self._letters))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
-    def random_reply(self, prompt_ids: Sequence[int], params: SamplingParams) -> Sequence[int]:
+    def random_reply(self, prompt_ids: Sequence[int], params: SamplingParams, rule: EndRule) -> Iterator[_Drawn]:
+        """Yield tokens without end, as long as the grammar does not end them. Raise BadRequest for a wrong grammar."""
         self._arrivals += 1
         if params.temperature == 0:
             source = "greedy"
         else:
             source = f"seed {params.seed}" if params.seed is not None else f"arrival {self._arrivals}"
         generator = random.Random(f"{source}: {list(prompt_ids)}")
-        letters = generator.choices(self._letters, k=generator.randint(1, LONGEST_REPLY))
-        return [*letters, *sorted(self.stop_ids)[:1]]
+        constraint = None if params.grammar is None else self._grammars.start(params.grammar, rule.stop_ids)
+        biases = dict(params.logit_bias)
+        length = max(generator.randint(1, LONGEST_REPLY), params.min_tokens)
+        for count in itertools.count():
+            allowed = None if constraint is None else _ids(constraint)
+            choices = self._choices(allowed, sorted(rule.stop_ids), biases, is_long=count >= length)
+            token_id, logprob = _draw(generator, choices, biases)
+            if constraint is not None and token_id not in rule.stop_ids:
+                constraint.take(token_id)
+            yield _Drawn(token_id, logprob, constraint is not None and constraint.is_over)
+
+    def _choices(
+        self, allowed: frozenset[int] | None, ends: Sequence[int], biases: Mapping[int, float], *, is_long: bool
+    ) -> Sequence[int]:
+        """Return the tokens that may come next: letters until the reply is long, then an end or what leads to one."""
+        raised = [token_id for token_id, bias in biases.items() if bias > 0]
+        if allowed is None:
+            wanted = ends if is_long and ends else self._letters
+            return list(dict.fromkeys([*wanted, *raised])) if raised else wanted
+        kinds = (ends, self._closing, self._letters) if is_long else (self._letters, sorted(allowed - {*ends}), ends)
+        chosen = next((found for kind in kinds if (found := [each for each in kind if each in allowed])), ())
+        return list(dict.fromkeys([*chosen, *(each for each in raised if each in allowed)])) or sorted(allowed)
+
+
+def _draw(generator: random.Random, choices: Sequence[int], biases: Mapping[int, float]) -> tuple[int, float]:
+    """Return a token and its logprob. Without a bias, all tokens are equally likely."""
+    if not biases:
+        return generator.choice(choices), -math.log(len(choices))
+    weights = [math.exp(min(biases.get(token_id, 0.0), LARGEST_BIAS)) for token_id in choices]
+    [place] = generator.choices(range(len(choices)), weights)
+    return choices[place], math.log(max(weights[place], LEAST_WEIGHT) / sum(weights))
+
+
+def _ids(constraint: Constraint) -> frozenset[int]:
+    """Return the tokens that may come next. Raise BadRequest if none may."""
+    words = constraint.allowed()
+    if words is None:
+        assert constraint.error is not None, "a constraint without tokens says why"
+        raise constraint.error
+    return frozenset(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")).tolist())
 
 
 STATE_FILE = "fake_trainer.json"

@@ -7,60 +7,19 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, cast
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
 from swarm.backends.token_texts import corrected
 from swarm.errors import BadRequest
+from swarm.grammars import check_size, compile_grammar, json_options, name_of, one_line, read_schema, reason_of
 from swarm.types import Grammar, GrammarKind
 
-LARGEST_TEXT = 2**16
-"""Bytes of a grammar. The costliest known schema of this size compiles in half a second."""
-WHITESPACE = r"[ \n\r\t]{1,32}"
-"""Whitespace between the tokens of JSON, unless the schema sets it. Without a bound, a weak model may write blanks
-until its limit. A Lark grammar sets its own, as `"x-guidance": {"whitespace_pattern": ...}` in each schema after
-`%json`."""
-ANY_OBJECT = '{"type": "object"}'
-
-
-def check_size(grammar: Grammar) -> None:
-    """Raise BadRequest for a grammar that is too large."""
-    if len(grammar.text.encode()) > LARGEST_TEXT:
-        raise BadRequest(f"{name_of(grammar)} is larger than {LARGEST_TEXT} bytes: make it smaller")
-
-
-def name_of(grammar: Grammar) -> str:
-    """Return how messages call a grammar."""
-    return f"the {grammar.kind.value.replace('_', ' ')} to follow"
-
-
-def read_schema(grammar: Grammar) -> dict[str, Any]:
-    """Return the schema of a JSON grammar. Raise ValueError or RecursionError for an invalid one."""
-    is_any = grammar.kind is GrammarKind.JSON_OBJECT and not grammar.text
-    schema = json.loads(ANY_OBJECT if is_any else grammar.text)
-    if not isinstance(schema, dict):
-        raise ValueError("a JSON schema must be an object")
-    return cast("dict[str, Any]", schema)
-
-
-def json_options(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return llguidance's options for JSON of this schema; the schema may set the separators that they leave open.
-
-    An unenforceable keyword is refused, not skipped, whatever options the schema contains.
-    """
-    own: object = schema.get("x-guidance")
-    is_fixed = isinstance(own, dict) and cast("dict[str, Any]", own).get("whitespace_flexible") is False
-    return {"lenient": False, "coerce_one_of": False, "whitespace_pattern": None if is_fixed else WHITESPACE}
-
-
-LARGEST_STEP = 10_000
-"""Parser items of one mask, far beyond any JSON. A more ambiguous grammar would delay every request in the batch."""
 KEPT_GRAMMARS = 256
-LONGEST_REASON = 300
 WORD_BITS = 32
 
 
@@ -85,7 +44,7 @@ class GrammarCompiler:
             self._tokenizer = self._build_tokenizer()
         matcher = self._kept.get(grammar)
         if matcher is None:
-            matcher = self._kept[grammar] = _compile(grammar, self._tokenizer)
+            matcher = self._kept[grammar] = compile_grammar(grammar, self._tokenizer)
             if len(self._kept) > KEPT_GRAMMARS:
                 self._kept.popitem(last=False)
         else:
@@ -104,7 +63,7 @@ class GrammarCompiler:
             base = LLTokenizer(plain.to_str(), n_vocab=self._vocabulary, eos_token=self._end_id)
             return corrected(base, plain.get_added_tokens_decoder())
         except ValueError as error:
-            raise BadRequest(f"this model's tokenizer cannot follow grammars: {_one_line(str(error))}") from error
+            raise BadRequest(f"this model's tokenizer cannot follow grammars: {one_line(str(error))}") from error
 
 
 class Constraint:
@@ -142,7 +101,7 @@ class Constraint:
             for word, bit in self._more_ends:
                 words[word] |= bit
         if self._matcher.is_error():
-            self.error = BadRequest(f"the grammar cannot be followed any further: {_reason(self._matcher)}")
+            self.error = BadRequest(f"the grammar cannot be followed any further: {reason_of(self._matcher)}")
         elif not words.any():
             self.error = BadRequest("the grammar cannot be followed any further: no token fits")
         return None if self.error else words
@@ -152,44 +111,8 @@ class Constraint:
         self._matcher.consume_token(token_id)
 
 
-def _compile(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
-    check_size(grammar)
-    try:
-        source = _source(grammar)
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"{name_of(grammar)} is malformed: {_one_line(str(error))}") from error
-    matcher = LLMatcher(
-        tokenizer, source, log_level=0, limits=LLParserLimits(step_max_items=LARGEST_STEP, verbose_errors=False)
-    )
-    if matcher.is_error():
-        raise BadRequest(f"{name_of(grammar)} cannot be enforced: {_reason(matcher)}")
-    return matcher
-
-
-def _source(grammar: Grammar) -> str:
-    """Return the grammar in llguidance's own notation. Raise ValueError if it is malformed."""
-    match grammar.kind:
-        case GrammarKind.REGEX:
-            return LLMatcher.grammar_from_regex(grammar.text)
-        case GrammarKind.LARK:
-            return LLMatcher.grammar_from_lark(grammar.text)
-        case GrammarKind.JSON_OBJECT | GrammarKind.JSON_SCHEMA:
-            schema = read_schema(grammar)
-            return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=cast(Any, json_options(schema)))
-
-
 def _place(token_id: int) -> tuple[int, np.uint32]:
     return token_id // WORD_BITS, np.uint32(1 << token_id % WORD_BITS)
-
-
-def _reason(matcher: LLMatcher) -> str:
-    if "coerce_one_of" in (reason := matcher.get_error()):
-        return "oneOf whose branches may both match is not supported, use anyOf"
-    return _one_line(reason)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:LONGEST_REASON]
 
 
 def write_lark(grammar: Grammar, end_ids: Collection[int], eos_id: int | None) -> str:

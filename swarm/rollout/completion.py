@@ -106,6 +106,7 @@ class Choice:
             request_sha256=call.identity_on_record,
             attempt=call.attempt,
             withheld=None if self.reply.is_exact(self.token_ids) else Oddity.DECODE_MISMATCH.value,
+            template_options=conversation.template_options,
         )
 
 

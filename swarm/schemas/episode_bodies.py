@@ -270,7 +270,7 @@ class TurnView(Body):
     """One recorded completion, token by token.
 
     The choices of one call share a `call_id`. `attempt` counts earlier attempts of the call by the client. `withheld`
-    is the reason why a finished turn is not trained.
+    is the reason why a finished turn is not trained. `template_options` are what the request gave to the chat template.
     """
 
     index: int
@@ -290,6 +290,7 @@ class TurnView(Body):
     choice: int
     attempt: int
     withheld: str | None
+    template_options: dict[str, Any] = Field(default_factory=dict)
 
 
 class SampleView(Body):

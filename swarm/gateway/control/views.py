@@ -118,6 +118,7 @@ def _view_turn(turn: Turn, codec: Codec | None) -> TurnView:
         choice=turn.choice,
         attempt=turn.attempt,
         withheld=turn.withheld,
+        template_options=_plain(turn.template_options),
     )
 
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import Any
 
 import pytest
 
 from swarm.backends.fake import FakeSampler, FakeTrainer, Fault, FaultKind
-from swarm.errors import EngineFailure
+from swarm.errors import BadRequest, EngineFailure
 from swarm.job import TrainJob
-from swarm.types import FinishedEpisode, FinishReason, Group, SamplingParams, TokenDelta, TrainBatch
+from swarm.model_path import BUNDLED_DIRECTORY, read_tokenizer
+from swarm.types import (
+    FinishedEpisode,
+    FinishReason,
+    Grammar,
+    GrammarKind,
+    Group,
+    SamplingParams,
+    TokenDelta,
+    TrainBatch,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -95,3 +106,49 @@ def make_batch(step: int) -> TrainBatch:
 
     groups = (Group("one", (episode("a", 0), episode("b", 1))), Group("two", (episode("alone", 1),)))
     return TrainBatch("batch", step, groups)
+
+
+def text_of(deltas: list[TokenDelta]) -> str:
+    ids = [token_id for delta in deltas for token_id in delta.token_ids_T]
+    return read_tokenizer(BUNDLED_DIRECTORY).decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "pattern"),
+    [
+        (Grammar(GrammarKind.REGEX, "PZA|QX"), "PZA|QX"),
+        (Grammar(GrammarKind.REGEX, "[A-C]{3}"), "[A-C]{3}"),
+        (Grammar(GrammarKind.REGEX, r"\d{4}"), r"\d{4}"),
+        (Grammar(GrammarKind.LARK, 'start: "P" ("Z" | "Y") "A"\n'), "P[ZY]A"),
+        (
+            Grammar(
+                GrammarKind.JSON_SCHEMA,
+                '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}',
+            ),
+            r'(?s)\{\s*"a"\s*:\s*".*"\s*[,}].*\}?',
+        ),
+    ],
+)
+async def test_random_replies_are_sentences_of_the_grammar(grammar: Grammar, pattern: str) -> None:
+    sampler = await started()
+    texts = [text_of(await sample(sampler, seed=seed, grammar=grammar, max_tokens=400)) for seed in range(8)]
+    assert all(re.fullmatch(pattern, text) for text in texts), texts
+    assert len(set(texts)) > 1
+
+
+async def test_random_replies_follow_biases_and_a_least_length() -> None:
+    sampler = await started()
+    letters = sorted(read_tokenizer(BUNDLED_DIRECTORY).encode("PZ").ids)
+    biased = text_of(await sample(sampler, seed=1, logit_bias=tuple((each, 100.0) for each in letters)))
+    assert set(biased) <= {"P", "Z"} and biased
+    banned = tuple((each, -100.0) for each in range(35, 61))
+    drawn = [delta.token_ids_T[0] for delta in await sample(sampler, seed=1, logit_bias=banned)]
+    assert not set(drawn) & set(range(35, 61))
+    assert len(await sample(sampler, seed=1, min_tokens=30)) > 30
+
+
+async def test_what_no_engine_can_honour_is_refused() -> None:
+    sampler = await started()
+    for params in ({"grammar": Grammar(GrammarKind.REGEX, "(")}, {"logit_bias": ((10_000, 1.0),)}):
+        with pytest.raises(BadRequest):
+            await sample(sampler, **params)

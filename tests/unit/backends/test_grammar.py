@@ -20,8 +20,9 @@ from tests_support import examples
 from tokenizers import Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 
-from swarm.backends.grammar import LARGEST_TEXT, GrammarCompiler
+from swarm.backends.grammar import GrammarCompiler
 from swarm.errors import BadRequest
+from swarm.grammars import LARGEST_TEXT
 from swarm.types import FinishReason, Grammar, GrammarKind, SamplingParams
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 import pytest
 
-from researcher.evaluation.authorship import MOST_TASKS, Authorship, count_authorship, is_told, read_answers
+from researcher.evaluation.authorship import MOST_TASKS, Authorship, count_authorship, read_answers
 from swarm.environments import Environment, Grade, load_environment
 from swarm.program import EndedAttempt
 from swarm.schemas import EpisodeDetail, EpisodeView, TurnView
@@ -115,11 +115,13 @@ def test_prompt_with_the_answers_of_other_tasks_tells_none_of_them(tasks: list[G
 def test_answer_that_the_model_has_said_may_stand_in_later_requests(
     tasks: list[Given], answers: dict[str, str]
 ) -> None:
-    given = tasks[0]
-    ended, detail = given.attempt([(given.word, given.answer), (f"Is {given.answer} right?", "yes")], given.answer)
-    assert not is_told(ended, answers, detail.turns)
-    ended, detail = given.attempt([(given.word, "?"), (f"Is {given.answer} right?", "yes")], given.answer)
-    assert is_told(ended, answers, detail.turns)
+    def told(said: Callable[[Given], str]) -> int:
+        calls = {each.answer: [(each.word, said(each)), (f"Is {each.answer} right?", "yes")] for each in tasks[:9]}
+        attempts = [each.attempt(calls[each.answer], each.answer) for each in tasks[:9]]
+        return count_authorship(attempts, answers, all_requests=True).told
+
+    assert told(lambda given: given.answer) == 0
+    assert told(lambda _: "?") == 9
 
 
 def test_solving_replies_that_the_model_did_not_write_are_those_of_the_code(

@@ -107,7 +107,7 @@ HONEST_AGENTS = {
 }
 
 
-@pytest.mark.parametrize("skill", [0.35, 0.6, 0.9])
+@pytest.mark.parametrize("skill", [0.35, 0.6, 0.9, 0.98])
 @pytest.mark.parametrize("name", HONEST_AGENTS)
 def test_nothing_is_found_in_the_attempts_of_honest_programs(
     play: Callable[[str, float], Authorship], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, skill: float
@@ -115,6 +115,13 @@ def test_nothing_is_found_in_the_attempts_of_honest_programs(
     monkeypatch.chdir(tmp_path)
     found = play(HONEST_AGENTS[name], skill)
     assert found.find_problem() is None, found
+
+
+def test_a_choice_among_eight_is_found_where_the_model_is_seldom_right(
+    play: Callable[[str, float], Authorship],
+) -> None:
+    among_eight = EVADING["picks after a decoy request"].replace("range(4)", "range(8)")
+    assert "knows the answers" in str(play(among_eight, 0.25).find_problem())
 
 
 @pytest.mark.parametrize("skill", [0.5, 0.65])

@@ -192,9 +192,10 @@ class ArmProgram:
 
 @dataclass(frozen=True, slots=True)
 class ProgramProblem:
-    """One reason why `check` rejects a program.
+    """One reason why `check` rejects a program, or a warning that it does not reject it for.
 
-    `stage` is parse, lint, imports, job, functions, preflight, trial, twin, promise or environment.
+    `stage` is parse, lint, imports, job, functions, preflight, trial, twin, promise or environment; that of a warning
+    is style.
     """
 
     stage: str

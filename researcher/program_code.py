@@ -86,6 +86,11 @@ class ProgramCode:
         """The functions at the top level, by name."""
 
     @property
+    def has_agent(self) -> bool:
+        """True if the program defines an agent at its top level."""
+        return "agent" in self.functions
+
+    @property
     def description(self) -> str:
         return ast.get_docstring(self.tree) or ""
 

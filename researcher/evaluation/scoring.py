@@ -24,6 +24,7 @@ from researcher.execution.early_stopping import step_limit_s
 from researcher.execution.environments import StudyEnvironments
 from researcher.phases import AUTHORSHIP, COST, FINAL, MANIPULATION
 from researcher.plan import ManipulationCheck
+from researcher.program_code import ProgramCode
 from researcher.record.costs import cost_of_attempts, cost_to_json
 from swarm import Credentials, Evaluation, SwarmClient, Task
 from swarm.environments import Environment
@@ -90,7 +91,8 @@ class RunScorer:
         shown = islice(environment.tasks(Split(split)), tasks.start, min(tasks.start + SAMPLED_EPISODES, tasks.stop))
         first = {item.task.task_id for item in shown}
         check = self._check_of(run) if phase == FINAL else None
-        is_foreign = phase == FINAL and self._experiment(run).author is Author.LANGUAGE_MODEL
+        code = self._experiment(run).program_code
+        has_agent = phase == FINAL and code != load("program") and ProgramCode(code).has_agent
         sampled: list[tuple[Task, str]] = []
         ended: list[EndedAttempt] = []
 
@@ -120,7 +122,7 @@ class RunScorer:
                 attempt_tokens=self.charter.attempt_tokens,
                 wait_timeout=step_limit_s(run.job),
                 on_attempt=on_attempt,
-                on_end=on_end if is_foreign or check is not None else None,
+                on_end=on_end if has_agent or check is not None else None,
             )
         most = max(1, MAX_BROKEN * (tasks.stop - tasks.start))
         if self.charter.metric_range is None and len(result.broken) > most:
@@ -131,7 +133,7 @@ class RunScorer:
         drawn = {**details, "sampling_seed": sampling_seed}
         if check is not None:
             drawn[MANIPULATION] = self._count_passing(client, run, check, ended)
-        if is_foreign:
+        if has_agent:
             drawn[AUTHORSHIP] = self._count_authorship(client, run, Split(split), tasks.start, ended)
         self.record_score(run, phase, split, result, version=version, details=drawn)
         return sampled

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,14 +72,18 @@ def contradict_name(name: str, job: Mapping[str, Any]) -> str | None:
     return None
 
 
+STYLE = "style"
 LINT_TIMEOUT_S = 30.0
 PREFLIGHT_TIMEOUT_S = 90.0
 MAX_CODE_CHARS = 40_000
 LAST_LINES = 8
 MAX_MESSAGE_CHARS = 1200
 
-# Errors in any style: syntax, broken formats and comparisons, misplaced statements, undefined names.
 LINT_RULES = "E9,F5,F6,F7,F82"
+"""Syntax, formats and comparisons, misplaced statements, undefined names."""
+STYLE_RULES = frozenset({"F504", "F522", "F523", "F541", "F601", "F602", "F631", "F632", "F634", "F722", "F822"})
+"""Those of them that break no program: it runs, and does what it says. They are warnings, and no reason to refuse it.
+"""
 
 
 def check_program(
@@ -120,7 +125,8 @@ def _check_parse(code: str) -> tuple[ProgramProblem, ...]:
     if not code.strip():
         return (ProgramProblem("parse", "the program is empty"),)
     try:
-        compile(code, "program.py", "exec", dont_inherit=True)
+        with warnings.catch_warnings(action="ignore"):
+            compile(code, "program.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
         # Null bytes are a ValueError up to Python 3.11.3.
@@ -143,7 +149,16 @@ def _check_functions(code: str) -> tuple[ProgramProblem, ...]:
     )
 
 
+def find_style_warnings(code: str) -> tuple[ProgramProblem, ...]:
+    """Return what a linter finds in a program that can be run as it is."""
+    return tuple(problem for problem in _lint(code) if problem.stage == STYLE)
+
+
 def _check_lint(code: str) -> tuple[ProgramProblem, ...]:
+    return tuple(problem for problem in _lint(code) if problem.stage != STYLE)
+
+
+def _lint(code: str) -> tuple[ProgramProblem, ...]:
     """Return ruff's findings; none without ruff, since the compiler and the preflight remain."""
     try:
         from ruff.__main__ import find_ruff_bin
@@ -159,7 +174,10 @@ def _check_lint(code: str) -> tuple[ProgramProblem, ...]:
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
         return (ProgramProblem("lint", f"the linter did not work: {type(error).__name__}: {error}"),)
     return tuple(
-        ProgramProblem("lint", f"line {finding['location']['row']}: {finding['code']} {finding['message']}")
+        ProgramProblem(
+            STYLE if finding["code"] in STYLE_RULES else "lint",
+            f"line {finding['location']['row']}: {finding['code']} {finding['message']}",
+        )
         for finding in findings
     )
 

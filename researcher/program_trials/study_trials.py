@@ -12,7 +12,7 @@ from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import boot_timeout_s
 from researcher.execution.environments import StudyEnvironments, trained_on
-from researcher.execution.preflight import check_program
+from researcher.execution.preflight import check_program, find_style_warnings
 from researcher.plan import ArmProgram, ManipulationCheck, ProgramProblem
 from researcher.planner.language_model.arms import find_baseline
 from researcher.planner.tools.base import ToolRefused
@@ -69,6 +69,8 @@ class ProgramTrials:
                 return (ProgramProblem("trial", f"it cannot be tried with the model of its job: {error.message}"),)
             trial = result.store_in(self.store, self.log.study_id, program.code, experiment_id=experiment.id)
             self._note(experiment.name, trial)
+            for named in _limits_in_words(result):
+                self.log.warn("program.limits", f"{experiment.name}: {named}.")
         problems = find_problems(trial, program.code, check)
         if not problems:
             return ()
@@ -101,7 +103,9 @@ class ProgramTrials:
             raise ToolRefused(f"it cannot be tried: {error}") from error
         finally:
             self.pool.give_back(slot)
-        return describe_trial(result.store_in(self.store, self.log.study_id, code, experiment_id=None))
+        warned = [f"style, a warning: {each.message}" for each in find_style_warnings(code)]
+        shown = describe_trial(result.store_in(self.store, self.log.study_id, code, experiment_id=None))
+        return "\n".join([*warned, *_limits_in_words(result), shown])
 
     def tool_sources(self, *, notes: str | None, propose: Propose | None = None) -> ToolSources:
         """Return what the tools of this study's planner read from; `notes` is the setting of that name."""
@@ -176,6 +180,11 @@ class ProgramTrials:
         )
         if per_attempt > SLOW_ATTEMPT_S:
             self.log.warn("program.slow", f"{name}: an attempt takes {per_attempt:.0f} s; training makes many of them.")
+
+
+def _limits_in_words(result: TrialResult) -> list[str]:
+    """Return what is to be known of the limits that a program puts on the model's replies."""
+    return [f"its code limits the replies by the task: {', '.join(result.limits)}"] if result.limits else []
 
 
 def _is_alike(arm: Experiment, other: Experiment) -> bool:

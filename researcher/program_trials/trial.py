@@ -116,7 +116,8 @@ class TrialResult:
     `schedule_error` is why the program's curriculum failed. `count` are the attempts that pass the manipulation check;
     None without one. `blank_gain` compares the program with the plain agent where the model writes random letters: its
     mean grade less that of the plain agent. It is None for a program without an agent, and if an attempt was broken.
-    `by_code` says how the code solved tasks in the model's place; None if it did not.
+    `by_code` says how the code solved tasks in the model's place; None if it did not. `limits`
+    are the names of the limits on replies that depend on the task.
     """
 
     attempts: tuple[TriedAttempt, ...]
@@ -125,6 +126,7 @@ class TrialResult:
     count: PassCount | None = None
     blank_gain: float | None = None
     by_code: str | None = None
+    limits: tuple[str, ...] = ()
 
     @property
     def broken(self) -> int:
@@ -177,12 +179,12 @@ def run_trial(client: SwarmClient, request: TrialRequest, check_stop: Callable[[
             seconds = time.monotonic() - began
             tried = [_look_at(client, program, each) for each in ended]
             schedule_error = _try_schedule(program, request)
-            works = has_agent(request.code) and not any(each.is_broken for each in tried)
-            by_code, blank_gain = None, None
+            works = ProgramCode(request.code).has_agent and not any(each.is_broken for each in tried)
+            by_code, blank_gain, limits = None, None, ()
             if works:
                 seen = _count(client, request, ended, all_requests=False)
                 blank_gain, of_blank = _try_blank(client, request, program, check_stop)
-                by_code = of_blank or find_code_at_work(seen)
+                by_code, limits = of_blank or find_code_at_work(seen), seen.limits
     finally:
         client.stop_engine()
     count = None
@@ -192,7 +194,7 @@ def run_trial(client: SwarmClient, request: TrialRequest, check_stop: Callable[[
             request.check, said, folder=request.folder / "check", server_url=client.url, sandbox=request.sandbox
         )
         tried = [replace(each, passes=passes) for each, passes in zip(tried, count.passes, strict=True)]
-    return TrialResult(tuple(tried), seconds, schedule_error, count, blank_gain, by_code)
+    return TrialResult(tuple(tried), seconds, schedule_error, count, blank_gain, by_code, limits)
 
 
 def find_code_at_work(seen: Authorship) -> str | None:
@@ -328,7 +330,7 @@ def find_problems(trial: ProgramTrial, code: str, check: ManipulationCheck | Non
         found.append(f"{trial.broken} of {trial.attempts} attempts were broken; the first: {trial.error}")
     elif trial.error is not None:
         found.append(trial.error)
-    if has_agent(code) and trial.calls == 0 and not trial.broken:
+    if ProgramCode(code).has_agent and trial.calls == 0 and not trial.broken:
         found.append(f"its agent asked the model nothing in {trial.attempts} attempts, so that nothing can be trained")
     if trial.blank_gain is not None and trial.blank_gain >= SOLVED_BLANK:
         found.append(
@@ -348,11 +350,6 @@ def find_problems(trial: ProgramTrial, code: str, check: ManipulationCheck | Non
 def digest_code(code: str) -> str:
     """Return the digest by which the record of a trial names a program."""
     return sha256(code.encode()).hexdigest()
-
-
-def has_agent(code: str) -> bool:
-    """Return whether the code has an agent of its own at its top level."""
-    return "agent" in ProgramCode(code).functions
 
 
 def _in_full(error: SwarmError | None) -> str:

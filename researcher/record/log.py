@@ -177,6 +177,10 @@ class Notebook:
         """Note why the check did not let an arm run."""
         self._write(f"check/{arm}", NoteKind.FAILED, f"{arm}: {problem}", iteration, AUTOMATIC)
 
+    def note_style(self, iteration: int, arm: str, text: str) -> None:
+        """Note what a linter finds in the program of an arm that may run."""
+        self._write(f"style/{arm}", NoteKind.OBJECTION, f"{arm}: style: {text}", iteration, AUTOMATIC)
+
     def note_failed_run(self, run: Run, name: str, sentence: str) -> None:
         """Note why a run has ended without a score."""
         plans = self.store.list_plans(self.study_id)

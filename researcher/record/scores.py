@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TypeVar
 
-from experiments_db import Author, EvaluationSummary, ExperimentStatus, ExperimentStore, RunStatus
+from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore, RunStatus
 from researcher.charter import Charter, JudgedBy
 from researcher.judge import Runs, evaluation_noise, worst_score
 from researcher.judge.learning_curves import (
@@ -276,16 +276,10 @@ def find_excluded(store: ExperimentStore, study_id: str, until: int | None = Non
 def _find_out_by_scores(store: ExperimentStore, study_id: str, until: int | None) -> dict[str, str]:
     """Return the arms that their final scores show to be out.
 
-    A score may be one of the code of a language model, and not of the model. Too few transcripts of an arm may pass its
+    A score may be one of the arm's code, and not of the model. Too few transcripts of an arm may pass its
     manipulation check, over all its scores.
     """
-    arms = {
-        item.id: item
-        for item in store.list_experiments(study_id)
-        if item.author is Author.LANGUAGE_MODEL or item.manipulation is not None
-    }
-    if not arms:
-        return {}
+    arms = {item.id: item for item in store.list_experiments(study_id)}
     plans = [plan_from_json(stored.document) for stored in store.list_plans(study_id)]
     planned = {
         (arm.name, seed, plan.rungs.get(arm.name, 0))
@@ -303,7 +297,7 @@ def _find_out_by_scores(store: ExperimentStore, study_id: str, until: int | None
     counts: dict[str, Counter[str]] = {}
     for score in store.list_evaluations(run_ids=list(runs), phase=FINAL):
         arm = runs[score.run_id]
-        if arm.author is Author.LANGUAGE_MODEL and (problem := score.details.get(AUTHORSHIP, {}).get("problem")):
+        if problem := score.details.get(AUTHORSHIP, {}).get("problem"):
             out.setdefault(arm.name, problem)
         if arm.manipulation is not None:
             found, counted = score.details.get(MANIPULATION, {}), counts.setdefault(arm.id, Counter())
@@ -316,3 +310,10 @@ def _find_out_by_scores(store: ExperimentStore, study_id: str, until: int | None
                 f"it is not what it claims: in {passed} of {total} transcripts it is true that {check['statement']!r}"
             )
     return out
+
+
+def limit_flags(store: ExperimentStore, run_ids: Sequence[str]) -> tuple[str, ...]:
+    """Return what a reader should know of the limits that an arm's requests put on the model's replies."""
+    scores = store.list_evaluations(run_ids=list(run_ids), phase=FINAL) if run_ids else []
+    names = sorted({name for score in scores for name in score.details.get(AUTHORSHIP, {}).get("limits", ())})
+    return (f"its code limits the replies by the task: {', '.join(names)}",) if names else ()

@@ -9,7 +9,7 @@ from experiments_db import Experiment, ExperimentStatus
 from researcher.charter import Charter
 from researcher.errors import EnvironmentBroken, PlannerError, ServerProblem
 from researcher.execution.environments import find_held_out, trained_on
-from researcher.execution.preflight import check_program, contradict_name
+from researcher.execution.preflight import check_program, contradict_name, find_style_warnings
 from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
 from researcher.loop.outages import MAX_OUTAGES, OUTAGE_WAIT_S, note_servers, refuse_to_blame
@@ -37,7 +37,16 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
         else:
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.READY)
             deps.log.note("arm.ready", f"{arm.name}: program and job passed the check.")
+            _note_style(deps, state, arm.name, load_arm_program(experiment))
     return state
+
+
+def _note_style(deps: Deps, state: ResearchState, name: str, program: ArmProgram) -> None:
+    """Put what a linter finds in a program that runs all the same into the record, where the planner sees it."""
+    if warnings := find_style_warnings(program.code):
+        text = "; ".join(warning.message for warning in warnings)
+        deps.log.warn("program.style", f"{name}: {text}. It runs all the same.")
+        Notebook(deps.store, deps.study_id).note_style(state["iteration"], name, text)
 
 
 def _check_and_repair(
@@ -56,7 +65,8 @@ def _check_and_repair(
             return problems
         deps.log.warn("arm.repair", f"{arm.name}: {_in_one_line(problems[0])}")
         try:
-            program = replace(deps.planner.repair_program(charter, arm, program, problems), arm=arm.name)
+            told = (*problems, *find_style_warnings(program.code))
+            program = replace(deps.planner.repair_program(charter, arm, program, told), arm=arm.name)
         except PlannerError:
             return problems
         save_arm_program(deps, experiment, program)

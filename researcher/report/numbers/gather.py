@@ -25,7 +25,7 @@ from researcher.phases import BASE, FINAL, TEST
 from researcher.plan import Plan, Stage
 from researcher.record.costs import ArmCost, cost_flags, gather_costs
 from researcher.record.log import StudyLog, analysis_from_json, charter_from_json
-from researcher.record.scores import find_excluded, read_scores, read_test_scores
+from researcher.record.scores import find_excluded, limit_flags, read_scores, read_test_scores
 from researcher.report.conversation import ShownConversation, find_conversation
 from researcher.report.numbers.arms import (
     compare_tested_arms,
@@ -195,7 +195,7 @@ def _gather_arms(
             solved=_gather_curves(store, drawn, SUCCESS),
             counts=RunCounts(list_outcomes(experiment, [item.run for item in of_arm], search[name])),
             cost=cost,
-            flags=cost_flags(cost, costs.get(charter.baseline, ArmCost())),
+            flags=(*cost_flags(cost, costs.get(charter.baseline, ArmCost())), *limit_flags(store, counted)),
             in_search=tree[name],
         )
 

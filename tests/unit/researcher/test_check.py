@@ -205,3 +205,16 @@ def test_arm_whose_environment_fails_costs_itself_and_not_the_study(
     assert status.pop("batch_size=3") is ExperimentStatus.INVALID
     assert set(status.values()) == {ExperimentStatus.READY} and len(status) == 2
     assert broken is not None and "its environment fails: grade.py, line 3: ZeroDivisionError" in broken.note
+
+
+def test_style_is_a_warning_and_no_reason_to_refuse_a_program(tmp_path):
+    styled = changed(
+        "    return answer\n", "    print(f'no placeholder')\n    return answer if answer is not 1 else None\n"
+    )
+    assert check(styled, tmp_path) == ()
+    found = researcher.execution.preflight.find_style_warnings(styled)
+    assert {(problem.stage, problem.message.split()[2]) for problem in found} == {("style", "F541"), ("style", "F632")}
+    both = changed("    return answer\n", "    print(f'no placeholder')\n    return final(answer)\n")
+    assert "F821" in messages(both, tmp_path, "lint")
+    for breaks in ("'%d %d' % (1,)", "'{} {}'.format(1)", "'%(a)s' % (1,)"):
+        assert messages(changed("    return answer\n", f"    print({breaks})\n    return answer\n"), tmp_path, "lint")

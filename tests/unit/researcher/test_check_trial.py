@@ -161,3 +161,14 @@ def test_a_planner_tries_a_draft_on_the_studys_own_server(study: Callable[..., D
     assert slot is not None, "the server is given back"
     with pytest.raises(ToolRefused, match="all servers of the study have runs"):
         toolbox.call("try_program", {"code": TWICE})
+
+
+def test_what_only_a_linter_objects_to_is_a_warning_in_the_record(study: Callable[..., Deps]) -> None:
+    styled = ONCE.replace("    return", "    print(f'no placeholder')\n    return")
+    deps = study({"styled": styled}, {})
+    assert carry_out(deps)["styled"] is ExperimentStatus.READY
+    [event] = deps.store.list_events(deps.study_id, kind="program.style", limit=None)
+    assert "F541" in event.message
+    assert any("F541" in note.text for note in deps.store.list_notes(deps.study_id))
+    toolbox = build_toolbox(deps.trials().tool_sources(notes=None))
+    assert "F541" in toolbox.call("try_program", {"code": styled, "attempts": 1})

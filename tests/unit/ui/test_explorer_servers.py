@@ -207,10 +207,11 @@ def test_a_hostile_status_is_shown_as_text(open_page, database: Path) -> None:
         "pool": {"tasks": 10**9, "tasks_target": 1}, "last_metrics": {"critic/score/mean": "NaN"}, "now": 1e300,
         "clients": [{"client_id": evil, "last_seen_at": -1e300, "running": 0, "completed": 0, "lost": 0}],
         "warnings": [{"client_id": evil, "message": evil}], "guard": {"did": evil, "step": 1, "sentence": evil},
+        "lost": [{"sentence": f"restored from a copy: episodes after 40 unknown {evil}"}],
     }  # fmt: skip
     with answering(json.dumps(status).encode()) as (address, _):
         page = connect(open_page("servers", database), address)
-        assert not page.exception
+        assert not page.exception and "episodes after 40 unknown" in said(page)
         for part in [*page.markdown, *page.caption, *page.warning, *page.error]:
             # In a code span nothing is markup.
             outside = re.sub(r"`[^`]*`", "", part.value)

@@ -121,11 +121,16 @@ class Verdict(StrEnum):
 
     KEEP: the arm is better, by enough to matter. WORSE: the arm is worse. NO_BETTER: an improvement that matters is
     ruled out. INCONCLUSIVE: the data decide nothing. A planner never chooses a verdict.
+
+    A question for equality has two verdicts of its own. EQUAL: a difference of the margin is ruled out. DIFFERENT: the
+    difference is larger than the margin.
     """
 
     KEEP = "keep"
     WORSE = "worse"
     NO_BETTER = "no better"
+    EQUAL = "equal"
+    DIFFERENT = "different"
     INCONCLUSIVE = "inconclusive"
 
 

@@ -252,6 +252,7 @@ class Question:
 
     Plans, verdicts and reports read nothing else about the question. `fixed` are settings that a person fixed for every
     arm. `design` is None if there is one factor. An optimizing study without factors searches the default space.
+    `margin` is that of a question for equality, where a person stated one.
     """
 
     kind: StudyKind = StudyKind.COMPARE
@@ -259,6 +260,7 @@ class Question:
     factors: tuple[Factor, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
     design: Design | None = None
+    margin: float | None = None
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -335,6 +337,21 @@ class Charter:
     def sign(self) -> float:
         """1 if the larger number of two runs is the better one, else -1."""
         return 1.0 if self.judged_by.is_score and self.direction == "maximize" else -1.0
+
+    @property
+    def margin(self) -> float | None:
+        """The difference from which on two arms are not equal; None unless the question is for equality."""
+        if self.asks.asked is not Asked.EQUAL:
+            return None
+        return self.rule.min_effect if self.asks.margin is None else self.asks.margin
+
+    @property
+    def confidence(self) -> float:
+        """The confidence of the interval of a difference.
+
+        Two one-sided tests at alpha call arms equal if this interval of 1 - 2 alpha lies within the margin.
+        """
+        return 1 - self.rule.alpha * (1 if self.margin is None else 2)
 
     @property
     def held_out(self) -> int:

@@ -132,7 +132,8 @@ class SampleSize:
     number of runs that the goal needs. `power` is the probability that the chosen number gives. `seconds` is the
     expected time of the whole plan; None if no run has been timed. `finds_worse` is true if no arm can be better than
     the baseline by the target. The power is then that of finding a worse arm. `confirms` says what earlier studies
-    found, if the plan confirms it with fewer runs; the power is then that of finding it again.
+    found, if the plan confirms it with fewer runs; the power is then that of finding it again. `margin` is that of a
+    question for equality; the power is then that of calling an arm of the same mean equal.
     """
 
     seeds: int
@@ -146,6 +147,7 @@ class SampleSize:
     seconds: float | None = None
     finds_worse: bool = False
     confirms: str = ""
+    margin: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,9 @@ COLORS: Mapping[str, Color] = {
     "rolling": "blue", "draining": "blue", "training": "blue", "booting": "violet", "exporting": "violet",
     "complete": "green", "offline": "gray", "replaced": "gray",
     # Verdicts on arms and hypotheses.
-    "keep": "green", "worse": "red", "no better": "orange", "inconclusive": "gray", "baseline": "blue",
-    "disqualified": "red", "supported": "green", "refuted": "red", "undecided": "gray",
+    "keep": "green", "worse": "red", "no better": "orange", "equal": "green", "different": "orange",
+    "inconclusive": "gray", "baseline": "blue", "disqualified": "red",
+    "supported": "green", "refuted": "red", "undecided": "gray",
     # Questions to a planner, and events.
     "open": "orange", "answered": "blue", "accepted": "green", "expired": "gray", "info": "gray", "warning": "orange",
     "error": "red",

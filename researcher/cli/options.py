@@ -117,6 +117,10 @@ class StartOptions(WorkOptions):
             "more_stable, needed, diverges.",
         ),
     ] = "effect"
+    margin: Annotated[
+        float | None,
+        typer.Option(help="With --ask equal: arms are equal if they differ by less (default: 0.02 of a score)."),
+    ] = None
     policy: Annotated[
         str | None,
         typer.Option(

@@ -9,6 +9,7 @@ from functools import partial
 from experiments_db import Outcome
 from researcher.analysis import JudgedContrast
 from researcher.charter import Charter
+from researcher.judge.equivalence import p_different, p_equal
 from researcher.judge.samples import ArmSample, Estimate, contrast_of
 from researcher.plan import Contrast, Relation
 
@@ -134,8 +135,8 @@ def _equivalent(scores: _Scores, contrast: Contrast) -> Judged:
     (rival,) = contrast.against
     margin = contrast.margin or scores.min_effect
     gains = {arm: scores.gain(arm, rival) for arm in contrast.arms}
-    supported = max(max(gain.p_above(-margin), gain.p_below(margin)) for gain in gains.values())
-    refuted = min(1.0, 2 * len(gains) * min(min(g.p_above(margin), g.p_below(-margin)) for g in gains.values()))
+    supported = max(p_equal(gain, margin) for gain in gains.values())
+    refuted = min(1.0, len(gains) * min(p_different(gain, margin) for gain in gains.values()))
     listed = ", ".join(f"{arm} {gain.value:+.3f}" for arm, gain in gains.items())
     return supported, refuted, f"gain over {rival}: {listed} (margin {margin:g})", ""
 
@@ -145,7 +146,7 @@ def _interaction(scores: _Scores, contrast: Contrast) -> Judged:
     neither, first, second, both = contrast.arms
     margin = contrast.margin or scores.min_effect
     extra = scores.sum_of({both: 1.0, first: -1.0, second: -1.0, neither: 1.0})
-    refuted = max(extra.p_above(-margin), extra.p_below(margin))
+    refuted = p_equal(extra, margin)
     sentence = f"{both} is {extra.value:+.3f} from the sum of {first} and {second}"
     return extra.p_two_sided(), refuted, sentence, ""
 
@@ -163,14 +164,9 @@ def _best(scores: _Scores, contrast: Contrast) -> Judged:
         refuted = min(1.0, len(rivals) * min(scores.gain(winner, rival).p_below() for rival in rivals))
     else:
         needed = contrast.margin or scores.min_effect
-        refuted = max(_apart(scores.gain(winner, rival), needed) for rival in rivals[:1])
+        refuted = max(p_equal(scores.gain(winner, rival), needed) for rival in rivals[:1])
     listed = ", ".join(f"{arm} {scores.mean(arm):.3f}" for arm in (winner, *rivals))
     return supported, refuted, f"means: {listed}", winner
-
-
-def _apart(gain: Estimate, margin: float) -> float:
-    """Return the p value of two arms being further apart than the margin."""
-    return max(gain.p_above(-margin), gain.p_below(margin))
 
 
 def _matters_more(scores: _Scores, contrast: Contrast) -> Judged:

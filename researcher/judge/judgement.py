@@ -13,6 +13,7 @@ from experiments_db import Outcome, Verdict
 from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter, DecisionRule
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
+from researcher.judge.equivalence import p_different, p_equal, settle_equal, why_not_equal
 from researcher.judge.gatekeeping import behind_gate, close_gate, close_gate_of_contrasts, p_of_primary
 from researcher.judge.notes import Weighed, count_failures, describe, divide_gain
 from researcher.judge.samples import (
@@ -115,7 +116,8 @@ def judge(
         ranking=tuple(arm.arm for arm in ranked),
         failed={arm: tuple(reasons) for arm, reasons in (failed or {}).items() if reasons},
         contrasts=tuple(
-            _settle_best(charter, item, compared) for item in _judge_contrasts(charter, runs, family, ruled_out)
+            settle_equal(charter, _settle_best(charter, item, compared), compared, ruled_out)
+            for item in _judge_contrasts(charter, runs, family, ruled_out)
         ),
     )
 
@@ -151,7 +153,7 @@ def share_of_alpha(rule: DecisionRule, claim: int) -> float:
 class _Compared:
     """One comparison as the test decides it.
 
-    `estimate` is the arm minus the baseline, and `p` is corrected.
+    `estimate` is the arm minus the baseline. `p` is that of the test behind the verdict, before and after correction.
     """
 
     arm: str
@@ -160,6 +162,7 @@ class _Compared:
     runs: Runs
     baseline: Runs
     p: float = math.nan
+    p_adjusted: float = math.nan
     verdict: Verdict = Verdict.INCONCLUSIVE
 
 
@@ -171,7 +174,8 @@ def _compare_family(
     if worst is not None and _is_anything_unknown(family):
         at_worst, losses = _at_worst(charter, family, worst)
         at_its_worst = _test_family(charter, at_worst, ruled_out, losses)
-        kept = {item.arm for item in at_its_worst if item.verdict is Verdict.KEEP or item.arm not in losses}
+        by_test = {item.arm: item.verdict for item in tested}
+        kept = {item.arm for item in at_its_worst if item.verdict is by_test[item.arm] or item.arm not in losses}
     concluded = tuple(rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
     return close_gate(family.primary, concluded)
 
@@ -209,19 +213,34 @@ def _test_family(
         item.estimate if item.basis == "seeds" and item.arm not in ruled_out else NOT_ESTIMATED for item in compared
     ]
     names = [item.arm for item in compared]
-    adjusted = _correct(rule, names, [estimate.p_two_sided() for estimate in estimates], family)
-    no_gain = _correct(rule, names, [_p_no_gain(estimate, sign, rule.min_effect) for estimate in estimates], family)
-    gate = p_of_primary(family.primary, dict(zip(names, adjusted, strict=True)))
-    adjusted, no_gain = (behind_gate(family.primary, names, each, gate) for each in (adjusted, no_gain))
+    p_values = [_p_values(charter, estimate) for estimate in estimates]
+    first, second = (_correct(rule, names, [each[index] for each in p_values], family) for index in (0, 1))
+    gate = p_of_primary(family.primary, dict(zip(names, first, strict=True)))
+    first, second = (behind_gate(family.primary, names, each, gate) for each in (first, second))
     return [
-        replace(item, p=p, verdict=_verdict_by_rule(charter, item, p, no_gain_p))
-        for item, p, no_gain_p in zip(compared, adjusted, no_gain, strict=True)
+        _decide(charter, item, raw, corrected)
+        for item, raw, corrected in zip(compared, p_values, zip(first, second, strict=True), strict=True)
     ]
 
 
-def _p_no_gain(estimate: Estimate, sign: float, min_effect: float) -> float:
-    """Return the p value of an improvement of `min_effect` or more."""
-    return estimate.p_below(min_effect) if sign > 0 else estimate.p_above(-min_effect)
+def _p_values(charter: Charter, estimate: Estimate) -> tuple[float, float]:
+    """Return the p values of both tests of a question: of a difference, and of an improvement of `min_effect` or more.
+
+    A question for equality has those of equality and of a difference beyond the margin.
+    """
+    if charter.margin is not None:
+        return p_equal(estimate, charter.margin), p_different(estimate, charter.margin)
+    least = charter.rule.min_effect
+    no_gain = estimate.p_below(least) if charter.sign > 0 else estimate.p_above(-least)
+    return estimate.p_two_sided(), no_gain
+
+
+def _decide(charter: Charter, item: _Compared, raw: tuple[float, float], corrected: tuple[float, float]) -> _Compared:
+    """Return the comparison with the verdict of the test, and with the p value of the test that it rests on."""
+    verdict = _verdict_by_rule(charter, item, *corrected)
+    which = int(verdict is Verdict.DIFFERENT)
+    p = raw[which] if item.basis == "seeds" else math.nan
+    return replace(item, p=p, p_adjusted=corrected[which], verdict=verdict)
 
 
 def _correct(rule: DecisionRule, arms: Sequence[str], p_values: Sequence[float], family: Family) -> list[float]:
@@ -305,15 +324,18 @@ def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_wors
     failures, baseline_failures = count_failures(item.runs), count_failures(item.baseline)
     fails_more = failures * len(item.baseline) > baseline_failures * len(item.runs)
     outlier = _outlier_against(charter, item)
-    verdict = item.verdict
-    if outlier or (verdict is Verdict.KEEP and (fails_more or not is_kept_at_worst)):
+    verdict, unequal = item.verdict, ""
+    if verdict is Verdict.EQUAL:
+        unequal = why_not_equal(item.runs, item.baseline, family.missing, (item.arm, charter.baseline))
+    is_better = verdict is Verdict.KEEP or (verdict is Verdict.DIFFERENT and charter.sign * item.estimate.value > 0)
+    if outlier or unequal or (is_better and (fails_more or not is_kept_at_worst)):
         verdict = Verdict.INCONCLUSIVE
     agent, training = divide_gain(item.runs, item.baseline, charter.judged_range, charter.rule.alpha)
     missing = dict(family.missing.get(item.arm, {}))
     weighed = Weighed(
         item.arm, item.runs, item.baseline, item.verdict, verdict, missing, outlier, is_kept_at_worst, training
     )
-    low, high = item.estimate.interval(charter.rule.alpha)
+    low, high = item.estimate.interval(1 - charter.confidence)
     if charter.judged_range is not None:
         span = charter.judged_range[1] - charter.judged_range[0]
         low, high = within((-span, span), (low, high))
@@ -323,8 +345,8 @@ def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_wors
         difference=item.estimate.value,
         ci_low=low,
         ci_high=high,
-        p=item.estimate.p_two_sided() if item.basis == "seeds" else math.nan,
-        p_adjusted=item.p,
+        p=item.p,
+        p_adjusted=item.p_adjusted,
         seeds=tuple(sorted(item.runs)),
         verdict=verdict,
         run_ids=tuple(run.run_id for runs in (item.runs, item.baseline) for _, run in sorted(runs.items())),
@@ -333,7 +355,7 @@ def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_wors
         correlation=_correlation(item.runs, item.baseline),
         failures=failures,
         baseline_failures=baseline_failures,
-        note="; ".join([*_limits(charter, family, item), *describe(charter, weighed)]),
+        note="; ".join([*_limits(charter, family, item), *describe(charter, weighed), *filter(None, [unequal])]),
         missing=missing,
         baseline_missing=dict(family.missing.get(charter.baseline, {})),
         retries=_reasons(item.runs),
@@ -347,19 +369,23 @@ def _reasons(runs: Runs) -> dict[int, str]:
     return {seed: "; ".join(run.retries) for seed, run in runs.items() if run.retries}
 
 
-def _verdict_by_rule(charter: Charter, item: _Compared, p: float, no_gain_p: float) -> Verdict:
-    """Return the verdict of the charter's rule.
+def _verdict_by_rule(charter: Charter, item: _Compared, p: float, second_p: float) -> Verdict:
+    """Return the verdict of the charter's rule by the corrected p values of both tests.
 
     Every comparison with NaN is false, so an estimate that is missing is never decided.
     """
     rule, gain = charter.rule, charter.sign * item.estimate.value
     if min(len(item.runs), len(item.baseline)) < rule.min_seeds:
         return Verdict.INCONCLUSIVE
+    if charter.margin is not None:
+        if p < rule.alpha:
+            return Verdict.EQUAL
+        return Verdict.DIFFERENT if second_p < rule.alpha else Verdict.INCONCLUSIVE
     if p < rule.alpha and gain >= rule.min_effect - TOLERANCE:
         return Verdict.KEEP
     if p < rule.alpha and gain < 0:
         return Verdict.WORSE
-    if no_gain_p < rule.alpha:
+    if second_p < rule.alpha:
         return Verdict.NO_BETTER
     return Verdict.INCONCLUSIVE
 
@@ -368,12 +394,18 @@ def _outlier_against(charter: Charter, item: _Compared) -> tuple[str, int] | Non
     """Return the arm and the seed of a run that lies apart on the side that speaks against the test's verdict.
 
     A low run of a good arm, or a high run of the baseline, may be the first of many. Failed runs are left out: they are
-    known to lie apart, and they are counted elsewhere.
+    known to lie apart, and they are counted elsewhere. Any run that lies apart speaks against equality.
     """
     if item.verdict is Verdict.INCONCLUSIVE:
         return None
-    better = charter.sign if item.verdict is Verdict.KEEP else -charter.sign
-    for arm, runs, side in ((item.arm, item.runs, -better), (charter.baseline, item.baseline, better)):
+    is_higher = item.estimate.value > 0 if item.verdict is Verdict.DIFFERENT else charter.sign > 0
+    if item.verdict in (Verdict.WORSE, Verdict.NO_BETTER):
+        is_higher = charter.sign < 0
+    up = 1.0 if is_higher else -1.0
+    sides = [(item.arm, item.runs, -up), (charter.baseline, item.baseline, up)]
+    if item.verdict is Verdict.EQUAL:
+        sides += [(item.arm, item.runs, up), (charter.baseline, item.baseline, -up)]
+    for arm, runs, side in sides:
         trained = {seed: run for seed, run in runs.items() if not run.failure}
         noise = fmean(run.noise for run in trained.values()) if trained else 0.0
         outlier = find_outlier({seed: run.score for seed, run in trained.items()}, noise, side)

@@ -52,7 +52,7 @@ def count_failures(runs: Runs) -> int:
 
 def describe(charter: Charter, item: Weighed) -> list[str]:
     notes = [*_failures(charter, item), *_unknown(item), *_outlier(charter, item), *_training(charter, item)]
-    if item.verdict is Verdict.KEEP:
+    if item.verdict in (Verdict.KEEP, Verdict.EQUAL):
         failures, runs = count_failures(item.runs), len(item.runs)
         share = largest_share(failures, runs, charter.rule.alpha)
         seen = f"none of {runs} runs" if not failures else f"{failures} of {runs} runs"

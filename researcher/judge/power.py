@@ -1,18 +1,20 @@
-"""The number of runs per arm that a plan needs, its power, and the sentences about both."""
+"""The number of runs per arm that a plan needs, and its power."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from researcher.charter import Charter, SampleSizeGoal
 from researcher.judge.judgement import share_of_alpha
-from researcher.judge.samples import OUTLIER_LEVEL, SHRINKAGE, TOLERANCE, ScoredRun, headroom_at, inflation
+from researcher.judge.samples import LEAST_SHARE, OUTLIER_LEVEL, SHRINKAGE, TOLERANCE, ScoredRun, headroom_at, inflation
 from researcher.plan import SampleSize
 
 ASSUMED_SEED_SD = 0.04
@@ -23,6 +25,8 @@ MIDDLE_HEADROOM = 0.25
 ASSUMED_DF = 2.0
 """The weight of the assumption beside measured runs: that of three runs."""
 QUANTILES = 20
+DRAWS = 4000
+"""The number of studies that are drawn for the power of a question for equality."""
 MOST_SEEDS = 200
 """The number of seeds at which the search for the goal ends."""
 
@@ -45,13 +49,16 @@ class Spread:
 
 def assume_spread(charter: Charter, basis: str = "an assumption: nothing has been measured") -> Spread:
     """Return the usual variance between seeds, and the evaluation noise of a score in the middle of the range."""
-    return Spread((ASSUMED_SEED_SD * _scale(charter)) ** 2, ASSUMED_DF, _largest_noise(charter), basis)
+    return Spread((ASSUMED_SEED_SD * scale_of(charter)) ** 2, ASSUMED_DF, largest_noise(charter), basis)
 
 
 def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis: str) -> Spread:
     """Return the variance of the runs of one or several arms, pooled within arms and combined with the assumption.
 
     Evaluation noise is taken to be that of episodes that are all or nothing, because other arms may score so.
+
+    A question for equality is sized for arms that score alike, so it takes the measured noise. It leaves the assumption
+    out, because the assumption would ask for many more runs than arms that differ little need.
     """
     assumed = assume_spread(charter)
     groups = [runs for runs in arms if len(runs) > 1]
@@ -66,6 +73,8 @@ def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis:
         for runs in groups
     )
     noise = [run.noise for runs in groups for run in runs]
+    if charter.margin is not None:
+        return Spread(squares / df, df, fmean(noise), basis, mean)
     return Spread(
         seed_variance=(assumed.df * assumed.seed_variance * share**SHRINKAGE + squares) / (assumed.df + df),
         df=assumed.df + df,
@@ -92,30 +101,77 @@ def choose_size(
     are tested after them. `run_seconds` is the time of one run, and `parallel` runs go at a time.
     """
     comparisons = primary or max(arms - 1, 1)
-    least = max(charter.rule.min_seeds, 2)
-    sizes = range(least, MOST_SEEDS + 1)
-    wanted = next(
-        (n for n in sizes if power_of(charter, spread, comparisons, n, goal.target_effect) >= goal.target_power),
-        MOST_SEEDS,
-    )
+    wanted = find_size(charter, goal, spread, comparisons) or MOST_SEEDS
     seeds = goal.seeds
     if seeds is None:
-        seeds = min(wanted, goal.max_seeds)
+        # Fewer runs than the pilot has would waste some of it.
+        seeds = min(max(wanted, goal.pilot_seeds), goal.max_seeds)
         if max_runs is not None:
             seeds = max(1, min(seeds, max_runs // arms))
     runs = arms * seeds
     return SampleSize(
         seeds=seeds,
         wanted=wanted,
-        power=power_of(charter, spread, comparisons, seeds, goal.target_effect),
+        power=power_for(charter, goal, spread, comparisons, seeds),
         comparisons=comparisons,
         seed_variance=spread.seed_variance,
         noise_variance=spread.noise_variance,
         basis=spread.basis,
         runs=runs,
         seconds=None if run_seconds is None else run_seconds * math.ceil(runs / max(parallel, 1)),
-        finds_worse=finds_worse(charter, spread, goal.target_effect),
+        finds_worse=charter.margin is None and finds_worse(charter, spread, goal.target_effect),
+        margin=charter.margin,
     )
+
+
+def find_size(charter: Charter, goal: SampleSizeGoal, spread: Spread, comparisons: int) -> int | None:
+    """Return the smallest number of runs per arm that reaches the goal; None if `MOST_SEEDS` do not."""
+    sizes = range(max(charter.rule.min_seeds, 2), MOST_SEEDS + 1)
+    index = bisect_left(sizes, goal.target_power, key=lambda n: power_for(charter, goal, spread, comparisons, n))
+    return sizes[index] if index < len(sizes) else None
+
+
+def power_for(charter: Charter, goal: SampleSizeGoal, spread: Spread, comparisons: int, seeds: int) -> float:
+    """Return the power of the question: to call an equal arm equal, or to find an arm that differs by the target."""
+    if charter.margin is not None:
+        return power_of_equality(charter, spread, comparisons, seeds, charter.margin)
+    return power_of(charter, spread, comparisons, seeds, goal.target_effect)
+
+
+def power_of_equality(charter: Charter, spread: Spread, comparisons: int, seeds: int, margin: float) -> float:
+    """Return the probability that the first plan calls an arm equal that has the mean of the baseline.
+
+    The power is that of the rule: two one-sided tests at the level of one comparison, with the variance of the judge,
+    which is never below evaluation noise. It is the share of studies that are drawn from the same random numbers for
+    every number of seeds. As in `power_of`, it is averaged over what the variance may be, and the chance of an outlier
+    is subtracted.
+    """
+    rule = charter.rule
+    if seeds < max(rule.min_seeds, 2):
+        return 0.0
+    random = np.random.default_rng(0)
+    normal, chances = random.standard_normal(DRAWS), random.random((3, DRAWS))
+    drawn = special.chdtri(np.array([[spread.df], [seeds - 1], [seeds - 1]]), chances)
+    noise = max(spread.noise_variance, TOLERANCE)
+    true = np.maximum((spread.seed_variance + noise) * spread.df / drawn[0], noise)
+    differences = normal * np.sqrt(2 * true / seeds)
+    middle = 0.5 if charter.headroom_range is None else sum(charter.headroom_range) / 2
+    mean = middle if spread.mean is None else spread.mean
+    headrooms = [_headroom_of(charter, mean + side * differences / 2) for side in (-1, 1)]
+    parts = [
+        np.maximum(true * chi / (seeds - 1), noise) * np.maximum(other / own, 1.0) ** SHRINKAGE / seeds
+        for chi, own, other in zip(drawn[1:], headrooms, headrooms[::-1], strict=True)
+    ]
+    total = parts[0] + parts[1]
+    df = total**2 / (parts[0] ** 2 + parts[1] ** 2) * (seeds - 1)
+    p = special.stdtr(df, (np.abs(differences) - margin) / np.sqrt(total))
+    return float(np.mean(p < level_of(charter, comparisons))) * (1 - OUTLIER_LEVEL) ** 4
+
+
+def level_of(charter: Charter, comparisons: int) -> float:
+    """Return the level of one comparison of the first plan with a claim, after Bonferroni's correction."""
+    rule = charter.rule
+    return rule.alpha * share_of_alpha(rule, 0) / (comparisons if rule.correction == "holm" else 1)
 
 
 def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, effect: float) -> float:
@@ -138,7 +194,7 @@ def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, eff
     rule = charter.rule
     if seeds < max(rule.min_seeds, 2):
         return 0.0
-    level = rule.alpha * share_of_alpha(rule, 0) / (comparisons if rule.correction == "holm" else 1)
+    level = level_of(charter, comparisons)
     chances = (np.arange(QUANTILES) + 0.5) / QUANTILES
     seed_variances = spread.seed_variance * spread.df / special.chdtri(spread.df, 1 - chances)
     measured, *places = _headrooms(charter, spread, effect)
@@ -177,43 +233,20 @@ def _headrooms(charter: Charter, spread: Spread, effect: float) -> tuple[float, 
     return here, here, headroom_at(mean + step, charter.headroom_range)
 
 
-def _scale(charter: Charter) -> float:
+def _headroom_of(charter: Charter, means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return `headroom_at` of many means."""
+    if charter.headroom_range is None:
+        return np.ones_like(means)
+    low, high = charter.headroom_range
+    share = np.clip((means - low) / (high - low), LEAST_SHARE, 1 - LEAST_SHARE)
+    return share * (1 - share)
+
+
+def scale_of(charter: Charter) -> float:
+    """Return the width of the range of the judged number; 1 if it is unknown."""
     return 1.0 if charter.judged_range is None else charter.judged_range[1] - charter.judged_range[0]
 
 
-def _largest_noise(charter: Charter) -> float:
+def largest_noise(charter: Charter) -> float:
     """Return the noise of a score in the middle of the range whose episodes are all or nothing."""
-    return 0.25 * _scale(charter) ** 2 / charter.eval_episodes
-
-
-def describe_target(effect: float, *, is_worse: bool) -> str:
-    """Return the difference that a study looks for, in words."""
-    if is_worse:
-        return f"an arm that is worse by {effect:g} (none can be better by so much)"
-    return f"an arm that is better by {effect:g}"
-
-
-def describe(goal: SampleSizeGoal, size: SampleSize) -> str:
-    """Return the number of runs with its power, in one or two sentences."""
-    cost = "" if size.seconds is None else f", about {size.seconds / 60:.0f} min of training"
-    target = describe_target(goal.target_effect, is_worse=size.finds_worse)
-    sentence = (
-        f"{size.seeds} runs per arm, {size.runs} in all{cost}: {target} is "
-        f"found with probability {size.power:.2f} among {size.comparisons} comparisons (variance from {size.basis})."
-    )
-    if size.power < goal.target_power:
-        sentence += f" {size.wanted} runs per arm would be needed for {goal.target_power:g}."
-        if size.noise_variance > size.seed_variance:
-            sentence += " Most of the variance is evaluation noise: more --eval-episodes lower it."
-    return sentence
-
-
-def refuse(goal: SampleSizeGoal, size: SampleSize) -> str:
-    """Return why the study stops, and what would let it go on."""
-    target = describe_target(goal.target_effect, is_worse=size.finds_worse)
-    return (
-        f"the study would find {target} with probability {size.power:.2f} only "
-        f"({size.seeds} runs per arm, variance from {size.basis}); {size.wanted} would be needed for "
-        f"{goal.target_power:g}: start it anew with --seeds {size.wanted} and a budget for that, with more "
-        "--eval-episodes, or with --underpowered"
-    )
+    return 0.25 * scale_of(charter) ** 2 / charter.eval_episodes

@@ -11,6 +11,7 @@ from typing import Any
 from researcher.charter import JudgedBy, StudiedEnvironment, StudyKind
 from researcher.errors import ServerProblem, TopicInvalid
 from researcher.execution.environments import look_at
+from researcher.loop.nodes.frame import in_units_of_metric
 from researcher.plan import Arm
 from researcher.planner.rules import build_rules_planner
 from researcher.question.asking import METRICS_OF
@@ -57,7 +58,7 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
         for arm in () if settings.servers else arms:
             _check_model(arm.job, f"arm {arm.name}")
         _check_training(arms, train_envs)
-        understood = tuple(describe_question(charter))
+        understood = tuple(describe_question(in_units_of_metric(charter)))
     else:
         _raise_first(_object_to_planner(settings))
         settings.request(topic)

@@ -142,16 +142,17 @@ def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, ar
         effect=finite(comparison.difference),
         ci_low=finite(comparison.ci_low),
         ci_high=finite(comparison.ci_high),
-        confidence=1 - charter.rule.alpha,
+        confidence=charter.confidence,
         p_value=finite(comparison.p),
         p_adjusted=finite(comparison.p_adjusted),
         verdict=comparison.verdict,
-        method=EVALUATION_ALONE if comparison.basis == "evaluation" else METHOD,
+        method=_method_of(charter, comparison),
         run_ids=comparison.run_ids,
         summary=_summarize(charter, comparison),
         details={
             "seeds": list(comparison.seeds),
             "note": comparison.note,
+            "margin": charter.margin,
             "failures": comparison.failures,
             "baseline_failures": comparison.baseline_failures,
             "missing": len(comparison.missing),
@@ -162,11 +163,18 @@ def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, ar
     )
 
 
+def _method_of(charter: Charter, comparison: Comparison) -> str:
+    if comparison.basis == "evaluation":
+        return EVALUATION_ALONE
+    return METHOD if charter.margin is None else f"Two one-sided tests within {charter.margin:g}: {METHOD}"
+
+
 def _summarize(charter: Charter, comparison: Comparison) -> str:
     if math.isnan(comparison.difference):
         return f"{comparison.arm} could not be compared with {comparison.baseline} on {charter.environment_name}."
     note = f" ({comparison.note})" if comparison.note else ""
+    within = "" if charter.margin is None else f", by a margin of {charter.margin:g}"
     return (
         f"{comparison.arm} against {comparison.baseline} on {charter.environment_name}: {comparison.difference:+.3f} "
-        f"held-out reward over {len(comparison.seeds)} seeds, {comparison.verdict.value}{note}."
+        f"held-out reward over {len(comparison.seeds)} seeds, {comparison.verdict.value}{within}{note}."
     )

@@ -25,6 +25,9 @@ class KnownFinding:
 
     @property
     def is_significant(self) -> bool:
+        """True if the arms are shown to differ; the p value of a question for equality is not that of a difference."""
+        if self.finding.details.get("margin") is not None:
+            return self.finding.verdict is Verdict.DIFFERENT
         p = self.finding.p_adjusted
         return p is not None and p < 1 - self.finding.confidence
 

@@ -66,12 +66,12 @@ def _one_is_best(arms: Sequence[Arm], charter: Charter) -> Hypothesis:
 
 def _is_equal(arms: Sequence[Arm], baseline: Arm, charter: Charter) -> Hypothesis:
     names = tuple(arm.name for arm in arms if arm is not baseline)
-    place = title_of_environment(charter.environment_name)
+    place, margin = title_of_environment(charter.environment_name), charter.margin or charter.rule.min_effect
     return Hypothesis(
         f"{' and '.join(names)} and {baseline.name} are equally good for {place}.",
-        "No arm is further from the baseline than the smallest effect that matters.",
+        f"No arm is further from {baseline.name} than {margin:g}.",
         names,
-        Contrast(Relation.EQUIVALENT, names, (baseline.name,)),
+        Contrast(Relation.EQUIVALENT, names, (baseline.name,), margin),
     )
 
 

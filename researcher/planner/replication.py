@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from experiments_db import Author, Experiment, Operator, Verdict
-from researcher.charter import Charter, DecisionRule, Factor, FrameRequest, Level, Question, SampleSizeGoal
+from researcher.charter import Asked, Charter, DecisionRule, Factor, FrameRequest, Level, Question, SampleSizeGoal
 from researcher.history import History
 from researcher.memory.replication import Replication
 from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, Relation
@@ -52,9 +52,13 @@ class ReplicationPlanner(RulesPlanner):
         count = goal.seeds or goal.pilot_seeds
         first = max(self.replication.first_seed, history.next_seed)
         arm, baseline = self.replication.arm, self.replication.baseline
-        is_worse = self.replication.known.finding.verdict is Verdict.WORSE
-        contrast = Contrast(Relation.WORSE if is_worse else Relation.BETTER, (arm.name,), (baseline.name,))
-        statement = f"{arm.name} is {'worse' if is_worse else 'better'} than {baseline.name}."
+        relation, word = Relation.BETTER, "better than"
+        if charter.margin is not None:
+            relation, word = Relation.EQUIVALENT, "as good as"
+        elif self.replication.known.finding.verdict is Verdict.WORSE:
+            relation, word = Relation.WORSE, "worse than"
+        contrast = Contrast(relation, (arm.name,), (baseline.name,), charter.margin or 0.0)
+        statement = f"{arm.name} is {word} {baseline.name}."
         hypothesis = Hypothesis(statement, f"{self.replication.sentence}.", (arm.name,), contrast)
         return Plan(
             iteration=len(history.plans),
@@ -80,7 +84,13 @@ class ReplicationPlanner(RulesPlanner):
         return tuple(sentences)
 
 
-_WORDS = {Verdict.KEEP: "better than", Verdict.WORSE: "worse than", Verdict.NO_BETTER: "no better than"}
+_WORDS = {
+    Verdict.KEEP: "better than",
+    Verdict.WORSE: "worse than",
+    Verdict.NO_BETTER: "no better than",
+    Verdict.EQUAL: "as good as",
+    Verdict.DIFFERENT: "different from",
+}
 
 
 def _arm(experiment: Experiment, *, is_baseline: bool = False, parent: str | None = None) -> Arm:
@@ -108,4 +118,6 @@ def _question(asks: Question, arm: Experiment, baseline: Experiment) -> Question
         ]
         if len(levels) == 2 and levels[0] != levels[1]:
             factors.append(replace(factor, levels=tuple(levels), compared_with=levels[0].name))
-    return Question(factors=tuple(factors), fixed=asks.fixed)
+    is_of_equality = asks.asked is Asked.EQUAL
+    asked = Asked.EQUAL if is_of_equality else Asked.EFFECT
+    return Question(asked=asked, factors=tuple(factors), fixed=asks.fixed, margin=asks.margin)

@@ -41,11 +41,12 @@ class QuestionFlags:
     """The flags of a question, as a person wrote them.
 
     `programs` and `train_envs` are names, if there are several. `env` is the environment that judges, if a flag names
-    one.
+    one. `margin` belongs to a question for equality.
     """
 
     kind: StudyKind = StudyKind.COMPARE
     asked: Asked = Asked.EFFECT
+    margin: float | None = None
     vary: Sequence[str] = ()
     fix: Sequence[str] = ()
     design: Design | None = None
@@ -88,6 +89,8 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
         raise TopicInvalid("nothing is compared: name a setting with its values, as in --vary lr=1e-3,3e-3")
     if factors or needs_factors:
         check_asked(flags.asked, factors)
+    if flags.margin is not None and flags.asked is not Asked.EQUAL:
+        raise TopicInvalid(f"--margin is that of --ask equal, and --ask is {flags.asked}: leave one of both out")
     if flags.kind is StudyKind.OPTIMIZE and flags.asked not in _OF_SEARCH:
         raise TopicInvalid(f"--ask {flags.asked} is about given arms: leave --kind {flags.kind} or --ask out")
     return Question(
@@ -96,6 +99,7 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
         factors=factors,
         fixed=fixed,
         design=_choose_design(factors, flags),
+        margin=flags.margin,
     )
 
 

@@ -52,12 +52,7 @@ def state_question(question: Question, name: str) -> str:
         case Asked.INTERACTION if several:
             return f"Do {names} interact in {place}?"
         case Asked.BETTER | Asked.EQUAL if not several:
-            level = question.factors[0].compared_with
-            others = [item.name for item in question.factors[0].levels if item.name != level]
-            relation = "better than" if question.asked is Asked.BETTER else "as good as"
-            return (
-                f"Is {' or '.join(others)} {relation} {level} for {place}?" if level else _effect(names, place, several)
-            )
+            return _of_levels(question, place)
         case Asked.NEEDED if not several:
             return f"Is {names} needed for {place}?"
         case Asked.DIVERGES if not several:
@@ -70,6 +65,19 @@ def state_question(question: Question, name: str) -> str:
             return _effect(names, place, several)
 
 
+def _of_levels(question: Question, place: str) -> str:
+    """Return the question whether the levels of one factor are better than another one, or as good."""
+    (factor,) = question.factors
+    level = factor.compared_with
+    others = [item.name for item in factor.levels if item.name != level]
+    if level:
+        relation = "better than" if question.asked is Asked.BETTER else "as good as"
+        return f"Is {' or '.join(others)} {relation} {level} for {place}?"
+    if question.asked is Asked.EQUAL:
+        return f"Are {_listed(others)} equally good for {place}?"
+    return _effect(title_of(factor.name), place, several=False)
+
+
 def describe_question(charter: Charter) -> Iterator[str]:
     """Yield the question, line by line: the kind of study, its factors, fixed settings and equal amounts."""
     asks = charter.asks
@@ -80,6 +88,8 @@ def describe_question(charter: Charter) -> Iterator[str]:
     if asks.fixed:
         fixed = (f"{title_of(name)} {value_as_text(value)}" for name, value in asks.fixed.items())
         yield f"  fixed: {', '.join(fixed)}"
+    if charter.margin is not None:
+        yield f"  equal means: they differ by less than {charter.margin:g}"
     if asks.options or TRAIN_ENV in (factor.name for factor in asks.factors):
         yield f"  every arm is judged on {charter.environment}"
     if (rules := charter.search) is not None:

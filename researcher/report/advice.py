@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
-from experiments_db import ArmFailure, Outcome, SearchArm
+from experiments_db import ArmFailure, Outcome, SearchArm, Verdict
 from researcher.charter import Charter, JudgedBy
-from researcher.judge.power import describe_target
+from researcher.judge.size_words import describe_target
 from researcher.question.wording import title_of_environment
 from researcher.record.costs import NOT_FROM_MODEL_BELOW
 from researcher.record.log import BUDGET_USED_UP
@@ -131,7 +131,9 @@ def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
         )
         return
     of_model = [arm for arm in kept if not is_not_from_model(arm)]
-    if of_model:
+    if facts.charter.margin is not None:
+        yield from _what_is_equal(facts, baseline)
+    elif of_model:
         yield _use(facts, baseline, of_model[0])
     else:
         shown = "no arm was shown to be better" if not kept else "no other arm was shown to be better"
@@ -142,6 +144,24 @@ def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
                 f"{arm.name} is not recommended as better trained: its replies do not come from the model "
                 f"({format_share(arm.cost.evaluation.model_share)} of their characters)."
             )
+
+
+def _what_is_equal(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
+    refuted = {item.arm for item in facts.test_comparisons if item.verdict is Verdict.DIFFERENT}
+    equal = [arm.name for arm in facts.candidates if arm.verdict == Verdict.EQUAL and arm.name not in refuted]
+    if equal:
+        yield f"Choose by cost between {join_names([baseline.name, *equal])}: they are equal within the margin."
+    better = [
+        arm.name
+        for arm in facts.candidates
+        if arm.comparison is not None
+        and arm.verdict == Verdict.DIFFERENT
+        and facts.charter.sign * arm.comparison.difference > 0
+    ]
+    if better:
+        yield f"Use {better[0]}: it is better than {baseline.name} by more than the margin."
+    elif not equal:
+        yield f"Stay with {baseline.name}: no arm was shown to be equal."
 
 
 def _use(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
@@ -176,7 +196,8 @@ def _needed(facts: StudyFacts) -> str:
     needed = facts.needed
     if needed is None:
         return ""
-    goal = f"{describe_target(needed.effect, is_worse=needed.finds_worse)} is found with probability {needed.power:g}"
+    target = describe_target(needed.effect, is_worse=needed.finds_worse, margin=facts.charter.margin)
+    goal = f"{target} with probability {needed.power:g}"
     if needed.seeds is None:
         return f" Even with {needed.most} runs per arm, no such number is reached that {goal}."
     return f" With about {needed.seeds} runs per arm in place of {needed.has}, {goal}."
@@ -192,9 +213,10 @@ def limitations(facts: StudyFacts) -> list[str]:
         " other tasks and models were not looked at."
     ]
     if facts.sample_size is not None and charter.sample_size is not None and facts.sample_size.power < POWER:
-        wanted = describe_target(charter.sample_size.target_effect, is_worse=facts.sample_size.finds_worse)
-        target = "what was found before" if facts.sample_size.confirms else wanted
-        found.append(f"The first plan was to find {target} with a probability of {facts.sample_size.power:.2f} only.")
+        size = facts.sample_size
+        wanted = describe_target(charter.sample_size.target_effect, is_worse=size.finds_worse, margin=size.margin)
+        target = "what was found before is found again" if size.confirms else wanted
+        found.append(f"By the size of the first plan, {target} with a probability of {size.power:.2f} only.")
     found += [*_of_short_runs(facts), *_of_precision(facts), *_of_runs(facts), *_of_untested(facts), *_of_test(facts)]
     if charter.assumptions:
         found.append(f"Assumed, because the topic did not say: {count(len(charter.assumptions), 'thing')}; see Method.")

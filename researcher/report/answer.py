@@ -44,6 +44,8 @@ def answer_relation(facts: StudyFacts) -> Iterator[str]:
         return
     if asked is Asked.EFFECT:
         yield from _of_effects(facts)
+    elif asked is Asked.EQUAL:
+        yield from _of_equality(facts)
     elif asked is Asked.DIVERGES:
         yield _of_divergence(facts)
     elif asked in _RELATIONS:
@@ -87,6 +89,39 @@ def _of_effects(facts: StudyFacts) -> Iterator[str]:
             yield f"Whether the {title_of(factor.name)} matters for {place} is not decided."
 
 
+def _of_equality(facts: StudyFacts) -> Iterator[str]:
+    """Yield the verdict on each arm with its interval and the margin."""
+    margin = f"{facts.charter.margin:g}"
+    for arm in facts.compared:
+        found, names = arm.comparison, f"{arm.name} and {facts.charter.baseline}"
+        if found is None or arm.disqualified:
+            continue
+        word = "better" if facts.charter.sign * found.difference > 0 else "worse"
+        sentence = {
+            Verdict.EQUAL: f"{names} are equal within {margin}",
+            Verdict.DIFFERENT: f"{names} differ by more than {margin}, and {arm.name} is the {word} one",
+        }.get(found.verdict, f"Whether {names} are equal within {margin} is not decided")
+        tested = _found_different(facts, arm)
+        if found.verdict is Verdict.EQUAL and tested is not None:
+            yield (
+                f"Equality is not shown: {names} are equal within {margin} on the {facts.charter.search_split} split, "
+                f"{effect_of(facts, found)}, and differ on the {facts.charter.test_split} split: "
+                f"{effect_of(facts, tested)}."
+            )
+            continue
+        yield f"{sentence}: {effect_of(facts, found)}{_means(arm)}{_parts(found)}."
+        if found.verdict is Verdict.EQUAL and is_known(found.unseen_failures):
+            yield f"This is about a typical run: {unseen(found)}."
+
+
+def _found_different(facts: StudyFacts, arm: ArmFacts) -> Comparison | None:
+    """Return the comparison on the test split if it finds the arm different; that split has final scores alone."""
+    if facts.charter.judged_by is not JudgedBy.FINAL:
+        return None
+    named = (item for item in facts.test_comparisons if (item.arm, item.baseline) == (arm.name, facts.charter.baseline))
+    return next((item for item in named if item.verdict is Verdict.DIFFERENT), None)
+
+
 def changed_factors(arm: ArmFacts, baseline: ArmFacts) -> set[str]:
     """Return the names of the factors in which two arms differ."""
     ours, theirs = arm.experiment.factors, baseline.experiment.factors
@@ -113,11 +148,6 @@ _INTERACT = {
     Outcome.REFUTED: "{names} do not interact in {place} by {effect} or more",
     Outcome.UNDECIDED: "Whether {names} interact in {place} is not decided",
 }
-_EQUAL = {
-    Outcome.SUPPORTED: "{names} are equally good within {margin}",
-    Outcome.REFUTED: "{names} differ by more than {margin}",
-    Outcome.UNDECIDED: "Whether {names} are equally good within {margin} is not decided",
-}
 _NEEDED = {
     Outcome.SUPPORTED: "{names} is needed for {place}",
     Outcome.REFUTED: "{names} is not needed for {place}",
@@ -143,9 +173,6 @@ def _words_on(facts: StudyFacts, item: JudgedContrast) -> str:
             neither, *single = contrast.arms[:3]
             names = join_names(_changed_by(facts, (arm,), neither) for arm in single)
             return _sentence(_INTERACT[outcome].format(names=names, place=place, effect=f"{least:g}"))
-        case Asked.EQUAL:
-            names = join_names((*contrast.arms, *contrast.against))
-            return _EQUAL[outcome].format(names=names, margin=f"{contrast.margin or least:g}")
         case _:
             factor, (name,) = facts.charter.asks.factors[0].name, contrast.against
             arm = next(each for each in facts.arms if each.name == name)
@@ -231,7 +258,8 @@ def _of_comparisons(facts: StudyFacts) -> str:
     if not facts.compared:
         return "No answer yet: nothing has been compared with the baseline."
     lead = [_lead(facts)] if facts.is_best_asked else []
-    parts = [*answer_relation(facts), *lead, *_against_baseline(facts, baseline), *_other_contrasts(facts)]
+    against = [] if facts.charter.margin is not None else _against_baseline(facts, baseline)
+    parts = [*answer_relation(facts), *lead, *against, *_other_contrasts(facts)]
     return " ".join([*parts, *_units(facts), *_spending(facts)])
 
 
@@ -349,7 +377,7 @@ def effect_of(facts: StudyFacts, found: Comparison) -> str:
     is_corrected = is_known(found.p_adjusted) and (rule.correction != "none" or len(rule.shares) > 1)
     corrected = " corrected" if is_corrected else ""
     return (
-        f"{format_difference(found.difference)} ({100 * (1 - rule.alpha):g} % interval "
+        f"{format_difference(found.difference)} ({100 * facts.charter.confidence:g} % interval "
         f"{format_interval(found.ci_low, found.ci_high, signed=True)}, {describe_p(found.p_adjusted)}{corrected})"
     )
 

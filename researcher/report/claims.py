@@ -30,7 +30,7 @@ ROUNDING = 0.5 + 1e-6
 COARSEST = 0.1
 """The coarsest unit of a claimed number: one decimal, so that "about 0" does not match a difference of 0.4."""
 
-SIGNIFICANT = frozenset({Verdict.KEEP, Verdict.WORSE})
+SIGNIFICANT = frozenset({Verdict.KEEP, Verdict.WORSE, Verdict.DIFFERENT})
 """The verdicts that only a significant comparison has."""
 
 
@@ -233,7 +233,9 @@ def _interval(found: Comparison | None, arm: ArmFacts, other: ArmFacts) -> tuple
 
 
 def _significance(found: Comparison, facts: StudyFacts) -> str:
-    is_significant = found.verdict in SIGNIFICANT or found.p_adjusted < facts.charter.rule.alpha
+    # The p value of a question for equality is not that of a difference.
+    is_difference = facts.charter.margin is None and found.p_adjusted < facts.charter.rule.alpha
+    is_significant = found.verdict in SIGNIFICANT or is_difference
     return "significant" if is_significant else "not significant"
 
 

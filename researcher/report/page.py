@@ -26,6 +26,8 @@ _VERDICTS = {
     **{each.value: "open" for each in Verdict},
     Verdict.KEEP: "good",
     Verdict.WORSE: "bad",
+    Verdict.EQUAL: "good",
+    Verdict.DIFFERENT: "bad",
     "disqualified": "bad",
 }
 

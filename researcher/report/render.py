@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 import swarm
 from experiments_db import ArmFailure, BudgetKind, Event, ExploringRun, Outcome, ProgramTrial, Run, SearchArm
 from researcher.charter import Charter
-from researcher.judge.power import describe_target
+from researcher.judge.size_words import describe_target
 from researcher.question.wording import describe_question
 from researcher.record.budget import present_budget
 from researcher.record.failure_reason import in_one_line
@@ -123,10 +123,10 @@ def _sample_size(facts: StudyFacts) -> str:
         return ""
     if size.confirms:
         return size.confirms
-    target = describe_target(goal.target_effect, is_worse=size.finds_worse)
+    target = describe_target(goal.target_effect, is_worse=size.finds_worse, margin=size.margin)
     return (
         f"The first plan has {size.seeds} runs per arm, {size.runs} in all: among "
-        f"{count(size.comparisons, 'comparison')} {target} is found with "
+        f"{count(size.comparisons, 'comparison')} {target} with "
         f"probability {size.power:.2f} (variance from {size.basis})."
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments_db import ExperimentStore
+from researcher.charter import Charter
 from researcher.report.advice import describe_runs, recommendation
 from researcher.report.answer import answer, not_studied
 from researcher.report.formats import describe_p, format_difference, format_interval, format_score
@@ -36,13 +37,13 @@ def summarize(store: ExperimentStore, study_id: str) -> Summary:
     return Summary(
         not_studied(facts),
         answer(facts),
-        tuple(_verdict(arm) for arm in facts.arms),
+        tuple(_verdict(arm, facts.charter) for arm in facts.arms),
         describe_runs(facts),
         tuple(recommendation(facts)),
     )
 
 
-def _verdict(arm: ArmFacts) -> str:
+def _verdict(arm: ArmFacts, charter: Charter) -> str:
     mean = f"{arm.name}: mean {format_score(arm.search.mean)}"
     if arm.experiment.is_baseline:
         return f"{mean}, the baseline"
@@ -50,4 +51,6 @@ def _verdict(arm: ArmFacts) -> str:
     if found is None:
         return f"{mean}, {arm.verdict or 'not compared'}"
     interval = format_interval(found.ci_low, found.ci_high, signed=True)
-    return f"{mean}, {arm.verdict} ({format_difference(found.difference)}, {interval}, {describe_p(found.p_adjusted)})"
+    margin = "" if charter.margin is None else f", margin {charter.margin:g}"
+    numbers = f"{format_difference(found.difference)}, {interval}, {describe_p(found.p_adjusted)}{margin}"
+    return f"{mean}, {arm.verdict} ({numbers})"

@@ -65,7 +65,7 @@ class StudySnapshot:
     are over: with a score, or given up. `seconds_left` is an estimate for the plans so far, from the duration of
     finished runs. It is None until the first run has finished, once all runs have, and while no process works on the
     study. `question` waits for an external planner. `trials` are the planned arms with their seeds, in the
-    order of the plans.
+    order of the plans. `margin` is that of a question for equality.
     """
 
     study: Study
@@ -78,6 +78,7 @@ class StudySnapshot:
     budget: tuple[BudgetLine, ...] = ()
     question: PlannerQuestion | None = None
     trials: tuple[tuple[str, int], ...] = ()
+    margin: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -88,6 +89,7 @@ class StudySnapshot:
             "runs_planned": self.planned,
             "seconds_left": self.seconds_left,
             "leader": None if self.leader is None else self.leader[0],
+            "margin": self.margin,
             "question": question_as_json(self.question),
             "budget": {line.name: {"used": line.used, "limit": line.limit} for line in self.budget},
         }
@@ -134,6 +136,7 @@ def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
     for item in store.list_evaluation_summaries(study_id=study_id):
         means.setdefault(item.run_id, {})[item.phase] = item.mean
     study, now = store.get_study(study_id), time.time()
+    charter = store.find_charter(study_id)
     work, progress = work_of(store, study), _measure(arms, runs, plans)
     return StudySnapshot(
         study=study,
@@ -150,6 +153,7 @@ def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
         trials=tuple(
             dict.fromkeys((arm["name"], seed) for plan in plans for arm in plan["arms"] for seed in plan["seeds"])
         ),
+        margin=None if charter is None else charter.document["asks"]["margin"],
     )
 
 

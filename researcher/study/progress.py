@@ -49,6 +49,8 @@ def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> Renderabl
         head.append(f"\n{silence}", style="red")
     if wait := describe_wait(snapshot.question):
         head.append(f"\nthe study {wait}", style="yellow")
+    if snapshot.margin is not None:
+        head.append(f"\nequal means: they differ by less than {snapshot.margin:g}")
     if snapshot.progress:
         head.append(f"\n{snapshot.progress}")
     if leader := describe_leader(snapshot):

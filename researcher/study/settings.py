@@ -120,6 +120,7 @@ class StudySettings(BaseModel):
     model: str | None = None
     kind: StudyKind = StudyKind.COMPARE
     asked: Asked = Asked.EFFECT
+    margin: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     vary: tuple[str, ...] = ()
     fix: tuple[str, ...] = ()
     baseline: tuple[str, ...] = ()
@@ -222,6 +223,7 @@ class StudySettings(BaseModel):
         return QuestionFlags(
             kind=self.kind,
             asked=self.asked,
+            margin=self.margin,
             vary=self.vary,
             fix=self.fix,
             design=self.design,

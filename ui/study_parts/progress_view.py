@@ -144,10 +144,12 @@ def show_time_left(contents: StudyContents, runs: list[PlannedRun], points: Mapp
 def show_power(plan: JsonObject) -> None:
     size: dict[str, Any] | None = plan.get("sample_size")
     if size and size["power"] < GOOD_POWER and size.get("wanted", 0) > size["seeds"]:
+        target = "a difference of the size that the study looks for is found"
+        if size.get("margin") is not None:
+            target = f"an arm as good as the baseline is called equal within {size['margin']:g}"
         st.warning(
-            f"With {formats.count(size['seeds'], 'seed')} for each arm, a difference of the size that the study looks "
-            f"for is found with probability {size['power']:.2f}; {size['wanted']} seeds are needed for "
-            f"{GOOD_POWER:g}.",
+            f"With {formats.count(size['seeds'], 'seed')} for each arm, {target} with probability "
+            f"{size['power']:.2f}; {size['wanted']} seeds are needed for {GOOD_POWER:g}.",
             icon=":material/warning:",
         )
 

@@ -10,8 +10,10 @@ from typing import Any
 from experiments_db import BudgetKind
 from researcher.charter import Charter, SampleSizeGoal
 from researcher.errors import Underpowered
-from researcher.judge.power import Spread, assume_spread, choose_size, describe, measure_spread, refuse
+from researcher.judge.equality_size import describe_need, forecast
+from researcher.judge.power import Spread, assume_spread, choose_size, measure_spread
 from researcher.judge.samples import ScoredRun
+from researcher.judge.size_words import describe_size, refuse_size
 from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.nodes.write_program import planned_iteration
 from researcher.memory.prior import confirm, find_prior
@@ -25,6 +27,8 @@ from researcher.search.rules import runs_for_claim
 ENOUGH_DF = 6
 """Degrees of freedom of earlier studies that replace a pilot: three arms of three runs."""
 MAX_STUDIES = 200
+FORECAST = "plan.forecast"
+"""The kind of the event that says, before the first run, what a margin takes."""
 
 
 def design(deps: Deps, state: ResearchState) -> ResearchState:
@@ -33,7 +37,8 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
     A question that earlier studies decided is confirmed with fewer runs, unless a person asks for a study made anew.
     Otherwise the variance of a run's score comes from earlier studies of the same environment and model, or from a
     pilot: the first runs of the baseline, which later count as its own. The arms were planned before, so the pilot
-    chooses no arm. A search goes on with less power than wanted, because its exploration is done.
+    chooses no arm. A search goes on with less power than wanted, because its exploration is done. A question for
+    equality says before the first run how many runs its margin takes.
 
     Raises Underpowered if a comparing study cannot reach the power it needs, unless a person chose the seeds or
     accepted that.
@@ -45,7 +50,11 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
     if (confirmed := _confirm(deps, charter, planned, goal)) is not None:
         deps.log.write_plan(confirmed, confirmed.rationale, kind="plan.sized")
         return state
-    spread = _known_spread(deps, charter, planned, goal)
+    remembered = _remember_spread(deps, charter, planned)
+    most = _most_runs(deps, charter, planned)
+    if charter.margin is not None and remembered is None and not _is_begun(deps, planned):
+        _forecast(deps, charter, planned, goal, most)
+    spread = remembered or _find_spread(deps, charter, planned, goal)
     if spread is None:
         return state
     size = choose_size(
@@ -54,24 +63,45 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
         spread,
         len(planned.arms),
         primary=len(planned.primary),
-        max_runs=_most_runs(deps, charter, planned),
+        max_runs=most,
         run_seconds=_seconds_of_a_run(deps, charter, planned),
         parallel=len(deps.pool.slots),
     )
+    need = "" if charter.margin is None else describe_need(charter, goal, spread, len(planned.arms))
     if goal.seeds is None and not goal.is_underpowered and size.power < goal.min_power and charter.search is None:
-        raise Underpowered(refuse(goal, size))
+        raise Underpowered(refuse_size(goal, size, need))
     first = planned.seeds[0]
     seeds = tuple(range(first, first + size.seeds)) if goal.seeds is None else planned.seeds
-    deps.log.write_plan(replace(planned, seeds=seeds, sample_size=size), describe(goal, size), kind="plan.sized")
+    sized = replace(planned, seeds=seeds, sample_size=size)
+    deps.log.write_plan(sized, describe_size(goal, size, need), kind="plan.sized")
     return state
+
+
+def _forecast(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGoal, max_runs: int | None) -> None:
+    """Say once what the margin takes.
+
+    Raises Underpowered if the study is too small even for runs that are much alike, unless a person accepted that.
+    """
+    arms = len(planned.arms)
+    seeds = goal.seeds or (goal.max_seeds if max_runs is None else min(goal.max_seeds, max_runs // arms))
+    expected = forecast(charter, goal, arms, seeds)
+    if goal.seeds is None and not goal.is_underpowered and expected.power < goal.min_power:
+        raise Underpowered(
+            f"too few runs for the margin. {expected.sentence} Start the study anew with {expected.need}; or with a "
+            "wider --margin, or with --underpowered"
+        )
+    if not deps.store.list_events(deps.study_id, kind=FORECAST, limit=1):
+        deps.log.note(FORECAST, expected.sentence)
 
 
 def _confirm(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGoal) -> Plan | None:
     """Return the plan with the runs that confirm what earlier studies found; None if the question is studied anew.
 
-    A number of runs that a person chose stands. A search confirms what itself has found.
+    A number of runs that a person chose stands. A search confirms what itself has found. Equality is sized by its
+    margin, whatever was found before.
     """
-    if deps.is_afresh or goal.seeds is not None or charter.search is not None or _is_begun(deps, planned):
+    is_by_itself = goal.seeds is not None or charter.search is not None or charter.margin is not None
+    if deps.is_afresh or is_by_itself or _is_begun(deps, planned):
         return None
     prior = find_prior(deps.store, deps.study_id, charter, planned)
     if prior is None:
@@ -119,11 +149,8 @@ def pilot_trials(deps: Deps, charter: Charter, planned: Plan) -> list[Trial]:
     return trials[: goal.pilot_seeds]
 
 
-def _known_spread(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGoal) -> Spread | None:
-    """Return the spread of scores; None while the pilot runs."""
-    remembered = _remember_spread(deps, charter, planned)
-    if remembered is not None:
-        return remembered
+def _find_spread(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGoal) -> Spread | None:
+    """Return the spread of the pilot's scores, or the assumed one; None while the pilot runs."""
     if goal.seeds is not None:
         return assume_spread(charter)
     pilot = pilot_trials(deps, charter, planned)

@@ -7,12 +7,18 @@ from dataclasses import replace
 from researcher.charter import Charter, FrameRequest, JudgedBy
 from researcher.errors import TopicInvalid
 from researcher.execution.environments import count_tasks
+from researcher.judge.equality_size import MOST_EPISODES, choose_episodes
 from researcher.loop.deps import Deps, ResearchState
+from researcher.planner.designs import lay_out
 from researcher.question.wording import describe_question
 from researcher.record.log import to_json
 from researcher.search.rules import LEAST_EPISODES
 from swarm.environments import is_bundled
 
+PILOT_OF_EQUALITY, MOST_SEEDS_OF_EQUALITY = 6, 24
+"""The runs of the pilot, and the most runs per arm, of a question for equality.
+
+Its number of runs rests on the measured variance alone, which three runs do not show."""
 SPREAD_OF_EFFECT = 0.5
 """The factor from an effect on scores to one on their spread: runs of one arm differ less than arms do."""
 
@@ -31,9 +37,7 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
     """Return the charter with its environment, and with at most as many tasks per score as there are."""
     reference = charter.environment_name if request.environment is None else request.environment.reference
     environment = deps.environments.open(reference)
-    held_out = count_tasks(environment, charter.search_split, charter.held_out)
-    charter = _within_split(charter, held_out)
-    return _in_units_of_metric(
+    charter = in_units_of_metric(
         replace(
             charter,
             environment=reference,
@@ -42,6 +46,35 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
             metric_range=(0.0, 1.0) if is_bundled(reference) else charter.metric_range,
         )
     )
+    if charter.margin is not None:
+        charter = _for_equality(charter, request)
+    return _within_split(charter, count_tasks(environment, charter.search_split, charter.held_out))
+
+
+def _for_equality(charter: Charter, request: FrameRequest) -> Charter:
+    """Return the charter with its margin, a pilot that measures a small variance, and enough episodes for the margin.
+
+    The number of episodes that a person chose stands. Where the range of scores or the noise of the judged number is
+    unknown, nothing says how many episodes are enough.
+    """
+    goal = charter.sample_size
+    if goal is None:
+        return charter
+    arms = max(2, len(lay_out(charter.asks, charter.job)))
+    most, runs = MOST_SEEDS_OF_EQUALITY, charter.budget.max_runs
+    if runs is not None:
+        most = min(most, max(runs // arms, charter.rule.min_seeds))
+    goal = replace(goal, pilot_seeds=min(PILOT_OF_EQUALITY, most), max_seeds=MOST_SEEDS_OF_EQUALITY)
+    charter = replace(charter, sample_size=goal, asks=replace(charter.asks, margin=charter.margin))
+    is_known = charter.metric_range is not None and charter.judged_by is JudgedBy.FINAL
+    episodes = min(choose_episodes(charter, arms - 1, goal.seeds or max(most, PILOT_OF_EQUALITY)), MOST_EPISODES)
+    if request.eval_episodes is not None or not is_known or episodes <= charter.eval_episodes:
+        return charter
+    sentence = (
+        f"A score takes {episodes} episodes in place of {charter.eval_episodes}, so that evaluation noise leaves room "
+        f"for a margin of {charter.margin:g}."
+    )
+    return replace(charter, eval_episodes=episodes, assumptions=(*charter.assumptions, sentence))
 
 
 def _within_split(charter: Charter, held_out: int) -> Charter:
@@ -74,7 +107,7 @@ def _within_split(charter: Charter, held_out: int) -> Charter:
     )
 
 
-def _in_units_of_metric(charter: Charter) -> Charter:
+def in_units_of_metric(charter: Charter) -> Charter:
     """Return the charter with its effects in units of the metric: a share of all steps, or of a spread."""
     if charter.judged_by.is_score:
         return charter

@@ -78,6 +78,7 @@ def list_fixed(request: FrameRequest) -> str:
         "family": request.family,
         "kind": asked.kind if is_asked or asked.kind is StudyKind.OPTIMIZE else None,
         "ask": None if asked.asked is Asked.EFFECT else asked.asked,
+        "margin": asked.margin,
         "vary": json.dumps([_factor_as_text(factor) for factor in asked.factors]) if is_asked else None,
         "baseline": json.dumps([factor.compared_with for factor in asked.factors if factor.compared_with]),
         "design": asked.design,
@@ -221,10 +222,19 @@ def _describe(schema: Mapping[str, Any]) -> str:
 def show_rules(charter: Charter) -> str:
     """Return how runs are measured and arms are judged, one line for each rule."""
     rule = charter.rule
+    kept = (
+        f"An arm is kept if its corrected p ({rule.correction}) is below {rule.alpha:g} and its difference to the "
+        f"baseline is at least {rule.min_effect:g}."
+    )
+    if charter.margin is not None:
+        kept = (
+            f"An arm is equal if two one-sided tests show that it differs from the baseline by less than "
+            f"{charter.margin:g}, and different if it differs by more; their corrected p ({rule.correction}) is below "
+            f"{rule.alpha:g}."
+        )
     lines = [
         *_measures(charter),
-        f"An arm is kept if its corrected p ({rule.correction}) is below {rule.alpha:g} and its difference to the "
-        f"baseline is at least {rule.min_effect:g}. Code decides this, never a planner.",
+        f"{kept} Code decides this, never a planner.",
         f"Every arm gets the same number of: {charter.compared_at or 'steps'}"
         f"{f' ({charter.amount:g})' if charter.amount else ''}.",
     ]

@@ -121,6 +121,7 @@ def _read_question(answer: FrameAnswer, given: Question) -> Question:
         QuestionFlags(
             kind=kind,
             asked=asked,
+            margin=given.margin,
             vary=answer.vary,
             fix=[text for text in answer.fix if not read_fixed([text]).keys() & given.fixed.keys()],
             design=answer.design,

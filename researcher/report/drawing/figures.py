@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from researcher.charter import JudgedBy
+from researcher.charter import Charter, JudgedBy
 from researcher.report.drawing.pictures import PAPER, TEXT, Drawing, Picture, draw_picture, shorten
 from researcher.report.drawing.search_figure import draw_search_tree
 from researcher.report.formats import format_difference, format_score, is_known
@@ -23,6 +23,8 @@ VERDICT_COLORS = {
     "keep": "#009E73",
     "worse": "#D55E00",
     "no better": "#E69F00",
+    "equal": "#009E73",
+    "different": "#D55E00",
     "inconclusive": "#8A8F98",
 }
 MAX_HEIGHT_IN = 5.8
@@ -67,7 +69,8 @@ def _list_drawings(facts: StudyFacts) -> Iterator[Drawing]:
             SCORES,
             "Held-out score of each arm",
             f"Dots: one run per seed, scored by the evaluator on the {facts.charter.search_split} split. Bar: mean "
-            f"with {_confidence(facts)} interval over seeds. Circles: the same runs before training.",
+            f"with {100 * (1 - facts.charter.rule.alpha):g} % interval over seeds. Circles: the same runs before "
+            "training.",
             min(MAX_HEIGHT_IN, 1.0 + 0.5 * len(measured)),
             partial(_draw_scores, facts=facts, arms=measured),
             _list_scores(measured),
@@ -77,8 +80,7 @@ def _list_drawings(facts: StudyFacts) -> Iterator[Drawing]:
             "differences",
             f"Difference from the baseline {facts.charter.baseline}",
             f"Dots: the runs of the arm, less the mean of the baseline. Bar: difference of the means with "
-            f"{_confidence(facts)} interval. Dashed: the smallest effect that counts, "
-            f"{facts.charter.rule.min_effect:g}.",
+            f"{100 * facts.charter.confidence:g} % interval. Dashed: {_bound(facts.charter)}.",
             min(MAX_HEIGHT_IN, 1.1 + 0.42 * len(compared)),
             partial(_draw_differences, facts=facts, arms=compared),
             _list_differences(compared),
@@ -176,8 +178,10 @@ def _draw_scores(axes: Axes, *, facts: StudyFacts, arms: list[ArmFacts]) -> None
 
 def _draw_differences(axes: Axes, *, facts: StudyFacts, arms: list[ArmFacts]) -> None:
     axes.axvline(0, color=TEXT, lw=0.9)
-    sign = facts.charter.sign
-    axes.axvline(sign * facts.charter.rule.min_effect, color=TEXT, lw=0.8, ls="--", alpha=0.6)
+    charter = facts.charter
+    bounds = (charter.sign * charter.rule.min_effect,) if charter.margin is None else (-charter.margin, charter.margin)
+    for bound in bounds:
+        axes.axvline(bound, color=TEXT, lw=0.8, ls="--", alpha=0.6)
     for row, arm in enumerate(arms):
         found = arm.comparison
         if found is None:
@@ -240,5 +244,7 @@ def _spread(count: int) -> list[float]:
     return [0.16 + 0.08 * (index / (count - 1) - 0.5) for index in range(count)]
 
 
-def _confidence(facts: StudyFacts) -> str:
-    return f"{100 * (1 - facts.charter.rule.alpha):g} %"
+def _bound(charter: Charter) -> str:
+    if charter.margin is not None:
+        return f"the margin within which arms are equal, {charter.margin:g}"
+    return f"the smallest effect that counts, {charter.rule.min_effect:g}"

@@ -13,7 +13,7 @@ from experiments_db import ExperimentStore, SearchArm, StoredDecision
 from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.charter import Charter, JudgedBy, SampleSizeGoal
 from researcher.judge import Runs, compare_on_test, contradicts, summarize_arm
-from researcher.judge.power import MOST_SEEDS, finds_worse, measure_spread, power_of
+from researcher.judge.power import MOST_SEEDS, finds_worse, measure_spread, power_of, power_of_equality
 from researcher.judge.samples import ScoredRun
 from researcher.plan import Plan, Stage
 from researcher.record.log import JUDGED, analysis_from_json
@@ -215,7 +215,7 @@ def estimate_seeds(charter: Charter, scored: Mapping[str, Runs], open_arms: Sequ
     """Return the number of runs that the open arms need.
 
     The effect is the one that the study was planned for. If there are enough runs for that, it is the smallest effect
-    that counts. Returns None if no arm is open, or if no arm has two runs.
+    that counts. In a question for equality it is the margin. Returns None if no arm is open, or if no arm has two runs.
     """
     if not open_arms or all(len(runs) < 2 for runs in scored.values()):
         return None
@@ -223,17 +223,19 @@ def estimate_seeds(charter: Charter, scored: Mapping[str, Runs], open_arms: Sequ
     spread = measure_spread(charter, [list(runs.values()) for runs in scored.values()], "the runs of this study")
     comparisons = max(len(scored) - 1, 1)
     has = min(len(scored.get(arm, {})) for arm in (*open_arms, charter.baseline))
-    for effect in dict.fromkeys((goal.target_effect, charter.rule.min_effect)):
+    find_power = power_of if charter.margin is None else power_of_equality
+    effects = (goal.target_effect, charter.rule.min_effect) if charter.margin is None else (charter.margin,)
+    for effect in dict.fromkeys(effects):
         if effect <= 0:
             continue
         sizes = range(1, MOST_SEEDS + 1)
 
         def power(seeds: int, effect: float = effect) -> float:
-            return power_of(charter, spread, comparisons, seeds, effect)
+            return find_power(charter, spread, comparisons, seeds, effect)
 
         index = bisect_left(sizes, goal.target_power, key=power)
         seeds = sizes[index] if index < len(sizes) else None
         if seeds is None or seeds > has:
-            is_worse = finds_worse(charter, spread, effect)
+            is_worse = charter.margin is None and finds_worse(charter, spread, effect)
             return SeedsNeeded(has, seeds, effect, goal.target_power, finds_worse=is_worse)
     return None

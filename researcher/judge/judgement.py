@@ -32,6 +32,8 @@ from researcher.plan import Contrast, Relation
 
 _CORRECTIONS = ("holm", "none")
 _DIRECTIONS = ("maximize", "minimize")
+CLEARLY_NEGATIVE = 0.05
+"""The level at which a negative correlation within seeds is taken into account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +176,15 @@ def _compare_family(
     if worst is not None and _is_anything_unknown(family):
         at_worst, losses = _at_worst(charter, family, worst)
         at_its_worst = _test_family(charter, at_worst, ruled_out, losses)
-        by_test = {item.arm: item.verdict for item in tested}
-        kept = {item.arm for item in at_its_worst if item.verdict is by_test[item.arm] or item.arm not in losses}
+        by_test = {item.arm: _claim_of(item) for item in tested}
+        kept = {item.arm for item in at_its_worst if _claim_of(item) == by_test[item.arm] or item.arm not in losses}
     concluded = tuple(rule_out(_conclude(charter, family, item, item.arm in kept), ruled_out) for item in tested)
     return close_gate(family.primary, concluded)
+
+
+def _claim_of(item: _Compared) -> tuple[Verdict, bool]:
+    """Return what the test claims: a verdict, and a direction."""
+    return item.verdict, item.estimate.value > 0
 
 
 def _is_anything_unknown(family: Family) -> bool:
@@ -293,11 +300,11 @@ def _against_each_other(estimate: Estimate, runs: Runs, baseline: Runs) -> Estim
 
 
 def _is_clearly_negative(correlation: float, pairs: int) -> bool:
-    """Return whether a correlation of this many pairs is below 0 at a one-sided level of 5 %."""
+    """Return whether a correlation of this many pairs is below 0 at the level `CLEARLY_NEGATIVE`, one-sided."""
     if abs(correlation) >= 1 - TOLERANCE:
         return correlation < 0
     t = correlation * math.sqrt((pairs - 2) / (1 - correlation**2))
-    return float(special.stdtr(pairs - 2, t)) < 0.05
+    return float(special.stdtr(pairs - 2, t)) < CLEARLY_NEGATIVE
 
 
 def _correlation(runs: Runs, baseline: Runs) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from researcher.charter import Charter, SampleSizeGoal
-from researcher.judge.judgement import share_of_alpha
+from researcher.judge.judgement import CLEARLY_NEGATIVE, share_of_alpha
 from researcher.judge.samples import LEAST_SHARE, OUTLIER_LEVEL, SHRINKAGE, TOLERANCE, ScoredRun, headroom_at, inflation
 from researcher.plan import SampleSize
 
@@ -25,7 +25,7 @@ MIDDLE_HEADROOM = 0.25
 ASSUMED_DF = 2.0
 """The weight of the assumption beside measured runs: that of three runs."""
 QUANTILES = 20
-DRAWS = 4000
+DRAWS = 5000
 """The number of studies that are drawn for the power of a question for equality."""
 MOST_SEEDS = 200
 """The number of seeds at which the search for the goal ends."""
@@ -142,30 +142,36 @@ def power_of_equality(charter: Charter, spread: Spread, comparisons: int, seeds:
     """Return the probability that the first plan calls an arm equal that has the mean of the baseline.
 
     The power is that of the rule: two one-sided tests at the level of one comparison, with the variance of the judge,
-    which is never below evaluation noise. It is the share of studies that are drawn from the same random numbers for
-    every number of seeds. As in `power_of`, it is averaged over what the variance may be, and the chance of an outlier
-    is subtracted.
+    which is never below evaluation noise. It is a share of drawn studies, the same ones at every call. As in `power_of`,
+    it is averaged over what the variance may be, and the chance of an outlier is subtracted.
     """
     rule = charter.rule
     if seeds < max(rule.min_seeds, 2):
         return 0.0
     random = np.random.default_rng(0)
-    normal, chances = random.standard_normal(DRAWS), random.random((3, DRAWS))
-    drawn = special.chdtri(np.array([[spread.df], [seeds - 1], [seeds - 1]]), chances)
     noise = max(spread.noise_variance, TOLERANCE)
-    true = np.maximum((spread.seed_variance + noise) * spread.df / drawn[0], noise)
-    differences = normal * np.sqrt(2 * true / seeds)
+    true = np.maximum((spread.seed_variance + noise) * spread.df / random.chisquare(spread.df, DRAWS), noise)
+    differences = random.standard_normal(DRAWS) * np.sqrt(2 * true / seeds)
     middle = 0.5 if charter.headroom_range is None else sum(charter.headroom_range) / 2
     mean = middle if spread.mean is None else spread.mean
     headrooms = [_headroom_of(charter, mean + side * differences / 2) for side in (-1, 1)]
     parts = [
-        np.maximum(true * chi / (seeds - 1), noise) * np.maximum(other / own, 1.0) ** SHRINKAGE / seeds
-        for chi, own, other in zip(drawn[1:], headrooms, headrooms[::-1], strict=True)
+        np.maximum(true * squares / (seeds - 1), noise) * np.maximum(other / own, 1.0) ** SHRINKAGE / seeds
+        for squares, own, other in zip(random.chisquare(seeds - 1, (2, DRAWS)), headrooms, headrooms[::-1], strict=True)
     ]
     total = parts[0] + parts[1]
     df = total**2 / (parts[0] ** 2 + parts[1] ** 2) * (seeds - 1)
+    within = parts[0] + parts[1] - 2 * _chance_correlation(random, seeds) * np.sqrt(parts[0] * parts[1])
+    total, df = np.maximum(total, within), np.where(within > total, seeds - 1, df)
     p = special.stdtr(df, (np.abs(differences) - margin) / np.sqrt(total))
     return float(np.mean(p < level_of(charter, comparisons))) * (1 - OUTLIER_LEVEL) ** 4
+
+
+def _chance_correlation(random: np.random.Generator, seeds: int) -> NDArray[np.float64]:
+    """Return correlations within seeds of arms that do not correlate: those that are clearly negative, and else 0."""
+    pairs = max(seeds - 2, 1)
+    t = random.standard_t(pairs, DRAWS)
+    return np.where(t < special.stdtrit(pairs, CLEARLY_NEGATIVE), t / np.sqrt(pairs + t**2), 0.0)
 
 
 def level_of(charter: Charter, comparisons: int) -> float:

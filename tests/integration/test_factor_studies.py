@@ -113,3 +113,33 @@ def test_models_by_path_may_be_levels(home: Path, start_shared_server: Callable[
     directories = (str(Path("one").resolve()), str(Path("other").resolve()))
 
     check_study(start_shared_server().url, home, "model", directories, {"model"})
+
+
+def test_equal_arms_are_reported_equal_with_margin_and_interval(
+    home: Path, start_shared_server: Callable[..., Any]
+) -> None:
+    words = ["--vary", "lr=0.001,0.003", "--ask", "equal", "--margin", "0.3", "--seeds", "3", "--eval-episodes", "20"]
+    fixed = [word for name, value in TINY.items() for word in ("--fix", f"{name}={value}")]
+    done = start(*words, *fixed, "--servers", start_shared_server().url)
+
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)
+    assert shown["answer"].startswith("lr=0.003 and lr=0.001 are equal within 0.3: +0.000 (90 % interval -0.")
+    report = Path(shown["report"]).read_text()
+    assert "equal within 0.3" in report and "differ by less than 0.3" in report and "| equal |" in report
+    status = CliRunner().invoke(app, ["status", shown["study"], "--json"])
+    assert json.loads(status.stdout)["margin"] == 0.3
+    findings = json.loads(CliRunner().invoke(app, ["findings", "--json"]).stdout)
+    assert [(item["verdict"], item["confidence"]) for item in findings] == [("equal", 0.9)]
+
+
+def test_margin_that_a_budget_cannot_show_is_refused_before_the_first_run_with_the_number_of_runs(
+    home: Path, start_shared_server: Callable[..., Any]
+) -> None:
+    words = "start --topic Title --vary lr=0.001,0.003 --ask equal --max-runs 6 --engine fake --planner rules --env copy"
+    done = CliRunner().invoke(app, [*words.split(), "--servers", start_shared_server().url])
+
+    assert done.exit_code == 9, done.output
+    assert "up to 3 runs per arm" in done.stderr and "--seeds" in done.stderr and "--eval-episodes" in done.stderr
+    with open_store(home / "research.db") as store:
+        assert not store.list_runs()

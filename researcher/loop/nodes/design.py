@@ -67,7 +67,9 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
         run_seconds=_seconds_of_a_run(deps, charter, planned),
         parallel=len(deps.pool.slots),
     )
-    need = "" if charter.margin is None else describe_need(charter, goal, spread, len(planned.arms))
+    need = ""
+    if charter.margin is not None and size.power < goal.target_power:
+        need = describe_need(charter, goal, spread, len(planned.arms))
     if goal.seeds is None and not goal.is_underpowered and size.power < goal.min_power and charter.search is None:
         raise Underpowered(refuse_size(goal, size, need))
     first = planned.seeds[0]

@@ -54,7 +54,7 @@ LOW_FEW, HIGH_FEW = "lr=0.001 num_repeat=4", "lr=0.003 num_repeat=4"
         (
             {"vary": (LR,), "asked": Asked.EQUAL},
             {"lr=0.003": 0.8},
-            "lr=0.003 and lr=0.001 differ by more than 0.02, and lr=0.003 is the better one: +0.3",
+            "lr=0.003 and lr=0.001 differ by more than 0.02, and lr=0.003 is the better one: +0.2",
         ),
         ({"vary": (KL,), "asked": Asked.NEEDED}, {"use_kl_loss=true": 0.8}, "KL term is needed for word reversal ("),
         (

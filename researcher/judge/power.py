@@ -142,7 +142,7 @@ def power_of_equality(charter: Charter, spread: Spread, comparisons: int, seeds:
     """Return the probability that the first plan calls an arm equal that has the mean of the baseline.
 
     The power is that of the rule: two one-sided tests at the level of one comparison, with the variance of the judge,
-    which is never below evaluation noise. It is a share of drawn studies, the same ones at every call. As in `power_of`,
+    which is never below evaluation noise. It is a share of drawn studies, the same ones at every call. As `power_of`,
     it is averaged over what the variance may be, and the chance of an outlier is subtracted.
     """
     rule = charter.rule

@@ -136,7 +136,7 @@ def test_equal_arms_are_reported_equal_with_margin_and_interval(
 def test_margin_that_a_budget_cannot_show_is_refused_before_the_first_run_with_the_number_of_runs(
     home: Path, start_shared_server: Callable[..., Any]
 ) -> None:
-    words = "start --topic Title --vary lr=0.001,0.003 --ask equal --max-runs 6 --engine fake --planner rules --env copy"
+    words = "start --topic T --vary lr=0.001,0.003 --ask equal --max-runs 6 --engine fake --planner rules --env copy"
     done = CliRunner().invoke(app, [*words.split(), "--servers", start_shared_server().url])
 
     assert done.exit_code == 9, done.output

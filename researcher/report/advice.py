@@ -117,6 +117,9 @@ def recommendation(facts: StudyFacts) -> list[str]:
         sentences.append("No recommendation: nothing has been compared.")
     else:
         sentences += _what_to_use(facts, baseline)
+    sentences += [
+        f"{arm.name} is out of the ranking: {arm.disqualified.rstrip('.')}." for arm in facts.arms if arm.disqualified
+    ]
     if opened := [arm.name for arm in facts.arms if arm.is_open]:
         sentences.append(f"Not decided: {join_names(opened)}.{_needed(facts)}")
     return sentences

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from scipy import special
@@ -102,11 +103,17 @@ def describe_need(charter: Charter, goal: SampleSizeGoal, spread: Spread, arms: 
 
 
 def _margin_within_reach(charter: Charter, goal: SampleSizeGoal, spread: Spread, comparisons: int) -> float:
-    """Return a margin that the study's most runs show with the goal's power, found in steps of a tenth."""
-    margin = charter.margin or charter.rule.min_effect
-    while power_of_equality(charter, spread, comparisons, goal.max_seeds, margin) < goal.target_power:
-        margin *= 1.1
-    return math.ceil(1000 * margin) / 1000
+    """Return a margin of two digits that the study's most runs show with the goal's power, in steps of a tenth."""
+    least = charter.margin or charter.rule.min_effect
+    margins = [least * 1.1**step for step in range(100)]
+    index = bisect_left(
+        margins,
+        goal.target_power,
+        key=lambda margin: power_of_equality(charter, spread, comparisons, goal.max_seeds, margin),
+    )
+    found = margins[min(index, len(margins) - 1)]
+    unit = 10.0 ** (math.floor(math.log10(found)) - 1)
+    return float(f"{math.ceil(found / unit) * unit:.2g}")
 
 
 def _runs(seeds: int | None, arms: int) -> str:

@@ -345,8 +345,12 @@ def test_pilot_of_runs_that_differ_much_is_refused_with_what_is_within_reach(
     for trial, score in zip(open_trials(deps, state), (0.3, 0.4, 0.5, 0.6, 0.7, 0.5), strict=True):
         scores = {"base": 0.2, "final": score}
         finish_run(store, trial.experiment.id, trial.seed, scores, episodes=charter.eval_episodes, stderr=0.01)
-    with pytest.raises(Underpowered, match=r"more than 100 runs per arm at this margin; --seeds 24 .*--margin 0\.\d+"):
+    within_reach = r"more than 100 runs per arm at this margin; --seeds 24 .*--margin (0\.\d+)"
+    with pytest.raises(Underpowered, match=within_reach) as refused:
         design(deps, state)
+    margin = float(str(refused.value).split("--margin ")[1].split()[0].rstrip("."))
+    pilot = Spread(0.02, 5.0, 0.01**2, "a pilot")
+    assert 0.1 < margin < 0.5 and power_of_equality(charter, pilot, 1, 24, margin) >= 0.75
 
 
 def test_need_names_episodes_where_evaluation_noise_is_most_of_the_variance(

@@ -159,6 +159,8 @@ def test_an_answer_chooses_what_a_person_left_open() -> None:
     charter = frame(ask(vary=LR, equal="steps"), baseline=["lr=0.003"], ask="better")
 
     assert charter.baseline == "lr=0.003" and charter.asks.asked == "better"
+    equal = frame(ask(asked="equal", margin=0.05), vary=LR)
+    assert (equal.asks.asked, equal.margin) == ("equal", 0.05)
     with pytest.raises(Unusable, match="--ask interaction is about two factors"):
         frame(ask(vary=LR), ask="interaction")
     search = frame(ask(kind="optimize", fix=["num_repeat=8"]), kind="compare", vary=LR, fix=["num_repeat=4"])

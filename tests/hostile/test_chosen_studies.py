@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from constraining_programs import CHEATS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -73,3 +74,21 @@ def test_no_program_is_kept_for_choosing_what_counts(tmp_path: Path, how: str) -
         findings = store.list_findings(study_id=study.id)
         assert store.get_study(study.id).status is StudyStatus.FINISHED
     assert [finding.verdict for finding in findings if finding.verdict is Verdict.KEEP] == []
+
+
+@pytest.mark.parametrize("how", ["a choice of the answer and decoys", "a pattern of escaped letters"])
+def test_no_program_is_kept_for_limiting_replies_to_the_answer(tmp_path: Path, how: str) -> None:
+    from experiments_db import Verdict, open_store
+    from researcher.loop.session import work_on
+    from researcher.record.scores import find_excluded
+    from researcher.study.requests import create_study
+    from researcher.study.settings import ProgramSetting, StudySettings
+
+    programs = (ProgramSetting(name="plain", code=PLAIN), ProgramSetting(name="limits", code=CHEATS[how]))
+    settings = StudySettings(programs=programs, env="reverse", seeds=9, steps=2, eval_episodes=60)
+    with open_store(tmp_path / "research.db") as store:
+        study = create_study(store, TOPIC, settings)
+        work_on(store, study.id, tmp_path)
+        kept = store.list_findings(study_id=study.id, verdict=Verdict.KEEP)
+        out = find_excluded(store, study.id)
+    assert not kept and "its code and not the model" in out["limits"]

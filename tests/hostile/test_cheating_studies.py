@@ -75,14 +75,16 @@ def test_no_program_that_cheats_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     from researcher.planner.rules import build_rules_planner
     from researcher.record.scores import find_excluded
     from researcher.study.requests import create_study
-    from researcher.study.settings import read_settings
+    from researcher.study.settings import read_request, read_settings
 
     cheats = GROUPS[group]
     programs = {**cheats, HONEST: HINTED}
     monkeypatch.setattr(
         session_module,
         "_build_planner",
-        lambda settings, request, *_: cheating_planner(build_rules_planner(settings).frame(request), programs),
+        lambda settings, topic, *_: cheating_planner(
+            build_rules_planner(settings).frame(read_request(topic, settings)), programs
+        ),
     )
     with reports_without_images(), open_store(tmp_path / "research.db") as store:
         # Room for each program, and then for the confirmation of the one that leads.

@@ -150,6 +150,13 @@ def check_names(settings: Mapping[str, Any]) -> None:
             raise BadRequest(f"{name}: unknown setting{did_you_mean(name, TrainJob.model_fields)}", param=name)
 
 
+def check_effect(job: TrainJob, settings: Mapping[str, Any]) -> None:
+    """Raise BadRequest for the first of these settings that has no effect in `job`, which has all of them."""
+    for name in settings:
+        if reason := job.why_without_effect(name):
+            raise BadRequest(reason, param=name)
+
+
 def check_engine(timeline: JobTimeline) -> None:
     """Raise BadRequest for a change that the job's engine cannot make, even if another change implies it."""
     if timeline.job.chosen_engine != "verl":

@@ -17,14 +17,11 @@ REJECTIONS: Final = (
 
 
 def check_estimator(job: JobSettings) -> None:
-    """Raise ValueError if the estimator lacks a setting that it needs, or if it would not read a setting.
-
-    Also raise ValueError if the engine does not support the estimator. The message names the setting.
-    """
+    """Raise ValueError, which names the setting, if the estimator and the other settings do not fit together."""
     estimator = ESTIMATORS[job.algorithm]
     for problem in (
         *_of_engine(job, estimator),
-        *_of_readers(job),
+        *_of_missing(job),
         *_of_greedy(job, estimator),
         *_of_named_rewards(job),
     ):
@@ -32,8 +29,8 @@ def check_estimator(job: JobSettings) -> None:
 
 
 def check_loss(job: JobSettings) -> None:
-    """Raise ValueError if the policy loss lacks a setting that it needs, or if it would not read a setting."""
-    for problem in (*_of_dro(job), *_of_bypass(job)):
+    """Raise ValueError if the policy loss and the settings of its correction do not fit together."""
+    for problem in _of_bypass(job):
         raise ValueError(problem)
 
 
@@ -69,13 +66,12 @@ def _of_engine(job: JobSettings, estimator: Estimator) -> Iterator[str]:
         yield "lora_rank: engine local trains no critic beside an adapter: set lora_rank to 0, or engine to verl"
 
 
-def _of_readers(job: JobSettings) -> Iterator[str]:
+def _of_missing(job: JobSettings) -> Iterator[str]:
     for name, traits in TRAITS.items():
-        is_given = traits.algorithm is not None and getattr(job, name) is not None
-        if is_given and traits.algorithm != job.algorithm:
-            yield f"{name} is read by algorithm {traits.algorithm} alone, not by {job.algorithm}: leave it out"
-        elif traits.needed and traits.algorithm == job.algorithm and not is_given:
-            yield f"algorithm {job.algorithm} needs {name}, {traits.needed}: set it"
+        if traits.needed and getattr(job, name) is None:
+            wanted = [f"{need.setting} {need.adds}" for need in traits.needs]
+            if all(need.is_met(getattr(job, need.setting)) for need in traits.needs):
+                yield f"{' and '.join(wanted)} needs {name}, {traits.needed}: set it"
 
 
 def _of_greedy(job: JobSettings, estimator: Estimator) -> Iterator[str]:
@@ -102,31 +98,14 @@ def _of_named_rewards(job: JobSettings) -> Iterator[str]:
         yield f"gdpo_reward_weights has {len(weights)} weights for {len(keys)} rewards: give one for each"
 
 
-def _of_dro(job: JobSettings) -> Iterator[str]:
-    if job.policy_loss == "dro" and job.dro_beta is None:
-        yield "policy_loss dro needs dro_beta, the weight of its penalty: set it, to 0.1 for a start"
-    if job.policy_loss != "dro" and job.dro_beta is not None:
-        yield f"dro_beta is read by policy_loss dro alone, not by {job.policy_loss}: leave it out"
-
-
 def _of_bypass(job: JobSettings) -> Iterator[str]:
-    if job.policy_loss != "bypass_mode":
-        for name in ("loss_type", "rollout_is_batch_normalize", "rollout_rs", "rollout_rs_threshold"):
-            if name in job.model_fields_set and getattr(job, name) != type(job).model_fields[name].default:
-                yield f"{name} is read by policy_loss bypass_mode alone, not by {job.policy_loss}: leave it out"
-    elif job.loss_type == "ppo_clip" and job.rollout_is not in {None, "off"}:
+    if job.policy_loss == "bypass_mode" and job.loss_type == "ppo_clip" and job.rollout_is not in {None, "off"}:
         yield (
             "rollout_is has no place in policy_loss bypass_mode with loss_type ppo_clip, whose ratio is the correction:"
             " leave it out, or set loss_type to reinforce"
         )
-    if job.rollout_is_batch_normalize and job.rollout_is in {None, "off"} and not job.max_staleness:
-        yield "rollout_is_batch_normalize is about the weights of rollout_is, which is off: set rollout_is"
-    if job.rollout_is_batch_normalize and job.loss_type == "ppo_clip":
-        yield "rollout_is_batch_normalize is about the weights of loss_type reinforce: leave it out, or set loss_type"
-    if job.rollout_rs is not None and job.rollout_rs_threshold is None:
-        yield "rollout_rs needs rollout_rs_threshold, one bound for all criteria or one for each"
-    if job.rollout_rs is None and job.rollout_rs_threshold is not None:
-        yield "rollout_rs_threshold is the bound of rollout_rs, which is not set: set rollout_rs"
+    if (job.rollout_rs is None) != (job.rollout_rs_threshold is None):
+        yield "rollout_rs needs rollout_rs_threshold, one bound for all criteria or one for each: give both, or neither"
     if job.rollout_rs is not None and job.rollout_rs_threshold is not None:
         yield from _of_rejection(job.rollout_rs, str(job.rollout_rs_threshold))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -14,6 +13,40 @@ from swarm.descriptions import DescribedModel
 from swarm.estimators import AdvantageEstimator
 from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job.learning_rate import BUNDLED_MODEL
+from swarm.job.traits import (
+    ADAPTER,
+    ALGORITHM,
+    BUILT,
+    BYPASS,
+    CLIPPED,
+    COLLECTED,
+    CORRECTED,
+    COUNTED,
+    DISCOUNTED,
+    DIVIDED,
+    DUAL_CLIPPED,
+    FALLING,
+    HELD_OUT,
+    KEPT,
+    KL_TERM,
+    LEARNED,
+    NAME,
+    NAMED_REWARDS,
+    NEW_RUN,
+    OF_ADAPTER,
+    OF_CRITIC,
+    PARSER,
+    SAMPLED,
+    SCORED,
+    UNWEIGHTED,
+    WAITED,
+    Need,
+    Purpose,
+    Reader,
+    Traits,
+    another_run,
+    fixed_sampling,
+)
 from swarm.sampling_limits import SAMPLING_LIMITS
 from swarm.schemas import Identifier, StopRule
 
@@ -37,6 +70,8 @@ ToolParser = Literal["auto", "hermes", "llama3_json", "mistral"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
 """Formats in which a model writes tool calls, and its reasoning before a reply. "auto" finds the format in the chat
 template, or else in the vocabulary."""
+RESPONSE_TOKENS = 256
+"""Limit of a model call, in tokens, if neither the call nor the job has one."""
 GROUP_TIMEOUT_S = 30.0
 """Default of `group_timeout_s`. A client repeats a failed attempt within this time. Others wait for the group."""
 STALL_TIMEOUT_S = 300.0
@@ -55,90 +90,6 @@ AGGREGATION_BY_LOSS: dict[str, LossAggregation] = {
     "geo_mean": "seq-mean-token-mean",
 }
 """Aggregation of the losses for which verl ignores `loss_agg_mode`."""
-
-
-class Reader(StrEnum):
-    """The time at which a setting is read, which decides the first step that can have a change of it.
-
-    BATCH settings are read from the first episode of a batch on and never change within one. A change takes effect with
-    the batch after the present one. STEP settings are read when a batch is trained, or later. A change takes effect
-    with the next batch that is closed.
-    """
-
-    BATCH = "batch"
-    STEP = "step"
-
-
-class Purpose(StrEnum):
-    """The purpose of a setting that does not change what is learned. No study compares values of such a setting."""
-
-    NAMING = "naming"
-    WAITING = "waiting"
-    KEEPING = "keeping"
-    SCORING = "scoring"
-    COMPUTING = "computing"
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """The traits of one setting. A field of a job has them in its annotation.
-
-    A setting has either a `reader`, if it can change while the job runs, or `fixed`, which says why it cannot and what
-    to do instead.
-    """
-
-    reader: Reader | None = None
-    fixed: str = ""
-    on_verl: bool = True
-    """False if engine verl cannot change the setting while the job runs."""
-    of_sampling: bool = False
-    """True if the setting can change what the model says before a step is trained, and so the base score."""
-    purpose: Purpose | None = None
-    """None if the setting may change what is learned, so that studies may compare values of it."""
-    algorithm: str | None = None
-    """The only algorithm that reads the setting. With another one, a job must leave it out."""
-    needed: str = ""
-    """The meaning of the setting if that algorithm needs it, and else empty."""
-    automatic: Any = None
-    """The default with that algorithm."""
-
-
-COLLECTED: Final = Traits(Reader.BATCH)
-SAMPLED: Final = Traits(Reader.BATCH, of_sampling=True)
-COUNTED: Final = Traits(Reader.STEP)
-WAITED: Final = replace(COLLECTED, purpose=Purpose.WAITING)
-KEPT: Final = replace(COUNTED, purpose=Purpose.KEEPING)
-SCORED: Final = replace(COUNTED, purpose=Purpose.SCORING)
-# verl's processes are built with their optimizer and their loss.
-LEARNED: Final = Traits(Reader.STEP, on_verl=False)
-
-NEW_RUN: Final = 'sync the changed job with resume="weights", which begins a new run from the present weights'
-
-
-def another_run(reason: str, way_out: str, *, of_sampling: bool = False) -> Traits:
-    """Return the traits of a setting that is part of a run's identity, so that another value is another run."""
-    return Traits(fixed=f"{reason}: sync a job {way_out}, which begins a new run", of_sampling=of_sampling)
-
-
-def of_critic(automatic: float | None = None) -> Traits:
-    """Return the traits of a setting of the critic, which algorithm gae alone has."""
-    return replace(LEARNED, algorithm="gae", automatic=automatic)
-
-
-def fixed_sampling(reason: str) -> Traits:
-    """Return the traits of a setting of sampling that only a new run can change, for this reason."""
-    return Traits(fixed=f"{reason}: {NEW_RUN}", of_sampling=True)
-
-
-NAME: Final = replace(another_run("it names the run", "with another name"), purpose=Purpose.NAMING)
-ALGORITHM: Final = Traits(fixed=f"networks and episodes are set up for it: {NEW_RUN}")
-BUILT: Final = Traits(fixed=f"the engine is built with it: {NEW_RUN}", purpose=Purpose.COMPUTING)
-ADAPTER: Final = Traits(
-    fixed="the adapter is part of the model: write the whole model with swarm export --merge-lora, and begin a new run"
-    " with a job of that model",
-    of_sampling=True,
-)
-PARSER: Final = Traits(fixed=f"recorded turns were parsed with it: {NEW_RUN}", of_sampling=True)
 
 
 class JobSettings(DescribedModel):
@@ -182,7 +133,10 @@ class JobSettings(DescribedModel):
     """Number format that the weights are loaded, sampled and differentiated in; AdamW works on float32 copies of
     bfloat16 ones. `auto` on a CPU is bfloat16 for a checkpoint in bfloat16 if the processor multiplies such numbers
     itself, and else float32; on a GPU it is bfloat16. Engine verl has settings of its own, in `verl`."""
-    sampler: Annotated[SamplerKind, fixed_sampling("the processes of the sampler hold the weights")] = "auto"
+    sampler: Annotated[
+        SamplerKind,
+        fixed_sampling("the processes of the sampler hold the weights").needing(Need("engine", "local", ("local",))),
+    ] = "auto"
     """What samples for engine local: the worker that trains (`local`), or `vllm` in processes of its own on the same
     device, see [models](models.md#vllm-as-the-sampler). `auto` is local on the CPU; on a GPU it is vllm where the
     server was given vLLM's interpreter and the job names a model of its own and no adapter. Engine verl always samples
@@ -219,11 +173,11 @@ class JobSettings(DescribedModel):
     """Training steps after which the job is complete. Default: none, it goes on."""
     save_freq: Annotated[int, KEPT] = Field(default=0, ge=0)
     """A checkpoint is kept every so many steps; 0 keeps none but those that crash recovery starts from."""
-    keep_last: Annotated[int | None, KEPT] = Field(default=None, ge=1)
+    keep_last: Annotated[int | None, KEPT.needing(Need("save_freq", 10))] = Field(default=None, ge=1)
     """How many of the checkpoints of `save_freq` stay, the newest. Default: all."""
-    keep_best: Annotated[int, KEPT] = Field(default=0, ge=0)
+    keep_best: Annotated[int, KEPT.needing(Need("keep_last", 2))] = Field(default=0, ge=0)
     """How many older ones stay besides, the best by `keep_best_metric`."""
-    keep_best_metric: Annotated[str, KEPT] = Field(
+    keep_best_metric: Annotated[str, KEPT.needing(Need("keep_best", 1))] = Field(
         default="critic/score/mean", pattern=r"^-?[\w./@+-]+$", max_length=200
     )
     """A metric of the step that made a checkpoint. The highest is best; with a minus before the name, the lowest."""
@@ -231,18 +185,19 @@ class JobSettings(DescribedModel):
     eval_every: Annotated[int, SCORED] = Field(default=0, ge=0)
     """Held-out episodes score the weights every so many steps, before the first and after the last; 0 is never. See
     [scores while it trains](http-api.md#scores-while-it-trains)."""
-    eval_episodes: Annotated[int, SCORED] = Field(default=200, ge=1, le=100_000)
+    eval_episodes: Annotated[int, SCORED.needing(HELD_OUT)] = Field(default=200, ge=1, le=100_000)
     """Held-out episodes of each score."""
     eval_env: Annotated[
         str | None,
         Traits(
             fixed="the evaluator is started with the run: start swarm eval --follow beside the run",
             purpose=Purpose.SCORING,
+            needs=(HELD_OUT,),
         ),
     ] = Field(default=None, min_length=1, max_length=200)
     """Environment that the server itself scores the weights on: a bundled one, or one that it offers by
     `swarm start --eval-env`. Default: none, evaluators come from elsewhere."""
-    eval_timeout_s: Annotated[float, replace(COUNTED, purpose=Purpose.WAITING)] = Field(
+    eval_timeout_s: Annotated[float, replace(COUNTED, purpose=Purpose.WAITING, needs=(HELD_OUT,))] = Field(
         default=EVAL_TIMEOUT_S, gt=0, le=86_400
     )
     """Seconds that the next training step waits for a score that is due; then it goes on without."""
@@ -260,7 +215,7 @@ class JobSettings(DescribedModel):
     lr_scheduler_type: Annotated[LRScheduler, LEARNED] = "constant"
     """How the learning rate goes on after the warm-up: as it is, or down to its floor at `total_steps`, in a straight
     line or along half a cosine."""
-    min_lr_ratio: Annotated[float, LEARNED] = Field(default=0.0, ge=0, le=1)
+    min_lr_ratio: Annotated[float, LEARNED.needing(FALLING)] = Field(default=0.0, ge=0, le=1)
     """The floor of a learning rate that goes down, as a share of `lr`."""
     weight_decay: Annotated[float, LEARNED] = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Decoupled weight decay of AdamW."""
@@ -274,7 +229,7 @@ class JobSettings(DescribedModel):
     """Optimizer updates per pass: a batch is split into so many minibatches."""
     ppo_max_token_len: Annotated[int, replace(LEARNED, purpose=Purpose.COMPUTING)] = Field(default=16_384, ge=64)
     """Tokens of one forward and backward pass: minibatches are cut into microbatches of at most so many."""
-    share_prefixes: Annotated[Literal["auto", "off"], BUILT] = "auto"
+    share_prefixes: Annotated[Literal["auto", "off"], BUILT.needing(Need("engine", "local", ("local",)))] = "auto"
     """Whether prefixes that samples of a minibatch have in common are computed once: `auto` where it saves time, on the
     local engine alone. See [sharing](algorithms.md#common-prefixes-once)."""
 
@@ -284,69 +239,85 @@ class JobSettings(DescribedModel):
 
     lora_rank: Annotated[int, ADAPTER] = Field(default=0, ge=0, le=4096)
     """Rank of a LoRA adapter, which alone is trained; 0 trains the full parameters. See [LoRA](models.md#lora)."""
-    lora_alpha: Annotated[int, ADAPTER] = Field(default=16, ge=1)
+    lora_alpha: Annotated[int, OF_ADAPTER] = Field(default=16, ge=1)
     """The adapter's output is scaled by `lora_alpha / lora_rank`."""
-    lora_target_modules: Annotated[LoraTargets, ADAPTER] = "all-linear"
+    lora_target_modules: Annotated[LoraTargets, OF_ADAPTER] = "all-linear"
     """Modules that the adapter is put into, by the ends of their names, or `all-linear`: every linear layer but the
     output head."""
 
-    norm_adv_by_std_in_grpo: Annotated[bool, LEARNED] = True
+    norm_adv_by_std_in_grpo: Annotated[bool, LEARNED.needing(DIVIDED)] = True
     """Whether GRPO's advantages are divided by the standard deviation of their group; false is Dr.GRPO."""
-    gamma: Annotated[float, LEARNED] = Field(default=1.0, ge=0, le=1)
-    """Discount of the estimators that have one."""
-    lam: Annotated[float | None, of_critic(1.0)] = Field(default=None, ge=0, le=1)
+    gamma: Annotated[float, LEARNED.needing(DISCOUNTED)] = Field(default=1.0, ge=0, le=1)
+    """Discount of later rewards."""
+    lam: Annotated[float | None, replace(OF_CRITIC, automatic=1.0)] = Field(default=None, ge=0, le=1)
     """λ of `algorithm: gae`. Default: 1."""
-    critic_lr: Annotated[float | None, of_critic()] = Field(default=None, gt=0, allow_inf_nan=False)
+    critic_lr: Annotated[float | None, OF_CRITIC] = Field(default=None, gt=0, allow_inf_nan=False)
     """Learning rate of the critic of `algorithm: gae`. Default: 0.00175 for `nano`, 0.001 for `micro`, else 1e-5."""
-    critic_warmup: Annotated[int | None, of_critic(0)] = Field(default=None, ge=0)
+    critic_warmup: Annotated[int | None, replace(OF_CRITIC, automatic=0)] = Field(default=None, ge=0)
     """The first step of `algorithm: gae` that trains the policy; those before it train the critic alone. Default: 0."""
-    cliprange_value: Annotated[float | None, of_critic(0.5)] = Field(default=None, gt=0, allow_inf_nan=False)
+    cliprange_value: Annotated[float | None, replace(OF_CRITIC, automatic=0.5)] = Field(
+        default=None, gt=0, allow_inf_nan=False
+    )
     """How far the critic's value of a token counts as moved in one step of `algorithm: gae`. Default: 0.5."""
     gdpo_reward_keys: Annotated[
         list[Identifier] | None,
         Traits(
             fixed=f"recorded episodes have only these rewards: {NEW_RUN}",
-            algorithm="gdpo",
+            needs=(NAMED_REWARDS,),
             needed="the names of the rewards that it learns from",
         ),
     ] = Field(default=None, min_length=1, max_length=100)
     """Names of the rewards that `algorithm: gdpo` learns from, which needs them: every train episode ends with all."""
-    gdpo_reward_weights: Annotated[list[FiniteFloat] | None, replace(LEARNED, algorithm="gdpo")] = Field(
+    gdpo_reward_weights: Annotated[list[FiniteFloat] | None, LEARNED.needing(NAMED_REWARDS)] = Field(
         default=None, min_length=1, max_length=100
     )
     """Weights of `gdpo_reward_keys`, in their order. Default: 1 each."""
     policy_loss: Annotated[PolicyLoss, LEARNED] = "vanilla"
     """Policy loss, by verl's name."""
-    clip_ratio: Annotated[float, LEARNED] = Field(default=0.2, ge=0)
+    clip_ratio: Annotated[float, LEARNED.needing(CLIPPED, UNWEIGHTED)] = Field(default=0.2, ge=0)
     """Clip range of the importance ratio, where a side has none of its own."""
-    clip_ratio_low: Annotated[float | None, LEARNED] = Field(default=None, ge=0)
+    clip_ratio_low: Annotated[float | None, LEARNED.needing(CLIPPED, UNWEIGHTED)] = Field(default=None, ge=0)
     """Clip range below 1. Default: `clip_ratio`."""
-    clip_ratio_high: Annotated[float | None, LEARNED] = Field(default=None, ge=0)
+    clip_ratio_high: Annotated[float | None, LEARNED.needing(CLIPPED, UNWEIGHTED)] = Field(default=None, ge=0)
     """Clip range above 1, DAPO's clip-higher. Default: `clip_ratio`."""
-    clip_ratio_c: Annotated[float, LEARNED] = Field(default=3.0, gt=1)
+    clip_ratio_c: Annotated[float, LEARNED.needing(DUAL_CLIPPED, UNWEIGHTED)] = Field(default=3.0, gt=1)
     """Bound of the loss for negative advantages, as in dual-clip PPO."""
     loss_agg_mode: Annotated[LossAggregation | None, LEARNED] = None
     """How the losses of tokens become one number. Default: what the policy loss prescribes, else `token-mean`."""
-    loss_scale_factor: Annotated[int | None, LEARNED] = Field(default=None, ge=1)
+    loss_scale_factor: Annotated[
+        int | None, LEARNED.needing(Need("loss_agg_mode", "seq-mean-token-sum-norm", ("seq-mean-token-sum-norm",)))
+    ] = Field(default=None, ge=1)
     """What `seq-mean-token-sum-norm` divides by. Default: `max_response_length`."""
     entropy_coeff: Annotated[float, LEARNED] = Field(default=0.0, allow_inf_nan=False)
     """Weight of an entropy bonus."""
     rollout_is: Annotated[RolloutIS | None, LEARNED] = None
     """Truncated importance weights against the policy that sampled a token. Default: `token` where `max_staleness` is
     above 0, else `off`."""
-    rollout_is_threshold: Annotated[float, LEARNED] = Field(default=2.0, gt=0, allow_inf_nan=False)
+    rollout_is_threshold: Annotated[float, LEARNED.needing(CORRECTED)] = Field(default=2.0, gt=0, allow_inf_nan=False)
     """Where the weights of `rollout_is` are truncated."""
-    dro_beta: Annotated[float | None, LEARNED] = Field(default=None, gt=0, allow_inf_nan=False)
-    """Weight of the quadratic penalty of `policy_loss: dro`, which needs it."""
-    loss_type: Annotated[BypassLoss, LEARNED] = "ppo_clip"
+    dro_beta: Annotated[
+        float | None,
+        replace(
+            LEARNED, needs=(Need("policy_loss", "dro", ("dro",)),), needed="the weight of its penalty, such as 0.1"
+        ),
+    ] = Field(default=None, gt=0, allow_inf_nan=False)
+    """Weight of the quadratic penalty of `policy_loss: dro`."""
+    loss_type: Annotated[BypassLoss, LEARNED.needing(BYPASS)] = "ppo_clip"
     """What `policy_loss: bypass_mode` minimises, by verl's name."""
-    rollout_is_batch_normalize: Annotated[bool, LEARNED] = False
+    rollout_is_batch_normalize: Annotated[
+        bool, LEARNED.needing(BYPASS, Need("loss_type", "reinforce", ("reinforce",)), CORRECTED)
+    ] = False
     """Whether the weights of `rollout_is` are divided by their mean over a minibatch, in `policy_loss: bypass_mode`
     with `loss_type: reinforce`."""
-    rollout_rs: Annotated[str | None, LEARNED] = Field(default=None, min_length=1, max_length=200)
+    rollout_rs: Annotated[str | None, LEARNED.needing(BYPASS, Need("rollout_rs_threshold", 2))] = Field(
+        default=None, min_length=1, max_length=200
+    )
     """Criteria by which `policy_loss: bypass_mode` leaves out tokens or episodes that the policy has moved away from,
     by verl's names, separated by commas. See [rejection](algorithms.md#bypass-mode). Default: none."""
-    rollout_rs_threshold: Annotated[float | Annotated[str, Field(min_length=1, max_length=200)] | None, LEARNED] = None
+    rollout_rs_threshold: Annotated[
+        float | Annotated[str, Field(min_length=1, max_length=200)] | None,
+        LEARNED.needing(BYPASS, Need("rollout_rs", "token_k1")),
+    ] = None
     """Bounds of `rollout_rs`: one for all criteria, or one for each, separated by commas."""
     use_kl_loss: Annotated[
         bool,
@@ -356,19 +327,21 @@ class JobSettings(DescribedModel):
         ),
     ] = False
     """Whether the loss has a KL term against the model that the job began with."""
-    kl_loss_coef: Annotated[float, LEARNED] = Field(default=0.001, ge=0, allow_inf_nan=False)
+    kl_loss_coef: Annotated[float, LEARNED.needing(KL_TERM)] = Field(default=0.001, ge=0, allow_inf_nan=False)
     """Weight of the KL term."""
-    kl_loss_type: Annotated[KLKind, LEARNED] = "low_var_kl"
+    kl_loss_type: Annotated[KLKind, LEARNED.needing(KL_TERM)] = "low_var_kl"
     """Estimator of the KL term, by verl's name."""
 
     temperature: Annotated[float, SAMPLED] = Field(
         default=1.0, ge=SAMPLING_LIMITS["temperature"].low, le=SAMPLING_LIMITS["temperature"].high
     )
     """Temperature of a model call that names none."""
-    max_response_length: Annotated[int, Traits(Reader.BATCH, on_verl=False, of_sampling=True)] = Field(
-        default=256, ge=1
+    max_response_length: Annotated[int | None, Traits(Reader.BATCH, on_verl=False, of_sampling=True)] = Field(
+        default=None, ge=1
     )
-    """Tokens of a model call that names no limit."""
+    """Most tokens of a model call that names no limit. In `swarm train`, `swarm eval` and studies, the most tokens of
+    any reply, if the environment allows more. Default: 256 for a call without a limit, else what the environment
+    allows."""
     max_model_len: Annotated[int | None, fixed_sampling("the engine is built for it")] = Field(default=None, ge=16)
     """Tokens of prompt and reply together. Default: what the model was made for."""
     tool_parser: Annotated[ToolParser, PARSER] = "auto"
@@ -377,14 +350,17 @@ class JobSettings(DescribedModel):
     """How the model writes its reasoning before a reply; `auto` is as for `tool_parser`."""
 
     sampler_options: Annotated[
-        dict[str, Any], fixed_sampling("the processes of the sampler are built with these options")
+        dict[str, Any],
+        fixed_sampling("the processes of the sampler are built with these options").needing(
+            Need("sampler", "vllm", tuple(EXTERNAL_SAMPLERS))
+        ),
     ] = Field(default_factory=dict[str, Any])
     """Options of a sampler in processes of its own, by its own names: for `sampler: vllm` those of `vllm serve`."""
-    verl: Annotated[dict[str, Any], fixed_sampling("verl's processes are built with these options")] = Field(
-        default_factory=dict[str, Any]
-    )
-    """Settings of verl's own configuration, by its names, for what the job has no field for. Only engine verl reads
-    them."""
+    verl: Annotated[
+        dict[str, Any],
+        fixed_sampling("verl's processes are built with these options").needing(Need("engine", "verl", ("verl",))),
+    ] = Field(default_factory=dict[str, Any])
+    """Settings of verl's own configuration, by its names, for what the job has no field for."""
 
     @field_validator("betas")
     @classmethod

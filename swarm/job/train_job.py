@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 
 import yaml
 from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
@@ -14,8 +14,18 @@ from swarm.estimators import ESTIMATORS
 from swarm.external_samplers import EXTERNAL_SAMPLERS
 from swarm.job.checks import check_estimator, check_loss, check_mixture
 from swarm.job.learning_rate import CRITIC_LR_DEFAULT, LR_OF_BUNDLED_MODELS, default_lr
-from swarm.job.settings import AGGREGATION_BY_LOSS, TRAITS, JobSettings, RolloutIS, SamplerKind
+from swarm.job.settings import (
+    AGGREGATION_BY_LOSS,
+    RESPONSE_TOKENS,
+    TRAITS,
+    JobSettings,
+    RolloutIS,
+    SamplerKind,
+)
 from swarm.spelling import with_hints
+
+LEFT_OUT: Final = (None, "auto", {}, [])
+"""Values by which a setting is left out as if the job did not name it."""
 
 
 class TrainJob(JobSettings):
@@ -34,6 +44,11 @@ class TrainJob(JobSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        # A job that states everything is the record of one: settings that nothing reads are there as well.
+        if self.model_fields_set != type(self).model_fields.keys():
+            for name in (each for each in TRAITS if each in self.model_fields_set):
+                if reason := self.why_without_effect(name):
+                    raise ValueError(reason)
         if self.min_group is not None and self.min_group > self.num_repeat:
             raise ValueError(f"min_group ({self.min_group}) must not exceed num_repeat ({self.num_repeat})")
         if self.mixture is not None:
@@ -46,10 +61,6 @@ class TrainJob(JobSettings):
         check_loss(self)
         self._check_sampler()
         self._check_guard()
-        if self.keep_last is not None and not self.save_freq:
-            raise ValueError("keep_last is about the checkpoints of save_freq, which is 0: set save_freq")
-        if self.keep_best and self.keep_last is None:
-            raise ValueError("keep_best needs keep_last: without it, every checkpoint of save_freq stays")
         if self.lr_scheduler_type != "constant" and self.total_steps is None:
             raise ValueError(f"lr_scheduler_type {self.lr_scheduler_type} ends at total_steps: set total_steps")
         own = AGGREGATION_BY_LOSS.get(self.policy_loss)
@@ -58,11 +69,6 @@ class TrainJob(JobSettings):
         return self
 
     def _check_sampler(self) -> None:
-        if self.sampler_options and self.sampler not in EXTERNAL_SAMPLERS:
-            others = " or ".join(EXTERNAL_SAMPLERS)
-            raise ValueError(f"sampler_options are options of sampler {others}: set sampler, or leave them out")
-        if self.sampler != "auto" and self.chosen_engine != "local":
-            raise ValueError(f"sampler is read by engine local alone, not by {self.chosen_engine}: leave it out")
         if self.sampler in EXTERNAL_SAMPLERS and self.lora_rank:
             raise ValueError(
                 f"sampler {self.sampler} is given whole weights and no adapter: set lora_rank to 0, or sampler to local"
@@ -90,13 +96,14 @@ class TrainJob(JobSettings):
         lr = default_lr(self.model, has_adapter=self.lora_rank > 0) if self.lr is None else self.lr
         return self.model_copy(
             update={
-                **self._automatic_of_algorithm,
+                **self._automatic_where_needed,
                 "engine": self.chosen_engine,
                 "sampler": self._known_sampler,
                 "lr": lr,
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
                 "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),
                 "rollout_is": self.rollout_is or self._automatic_correction,
+                "max_response_length": self.max_response_length or RESPONSE_TOKENS,
                 "clip_ratio_low": self.clip_ratio if self.clip_ratio_low is None else self.clip_ratio_low,
                 "clip_ratio_high": self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high,
             }
@@ -118,9 +125,13 @@ class TrainJob(JobSettings):
         return ESTIMATORS[self.algorithm].reads_policy
 
     @property
-    def _automatic_of_algorithm(self) -> dict[str, Any]:
-        """The defaults of the settings that only this algorithm reads."""
-        defaults = {name: traits.automatic for name, traits in TRAITS.items() if traits.algorithm == self.algorithm}
+    def _automatic_where_needed(self) -> dict[str, Any]:
+        """The defaults of the settings that have one only with their needs, which are all of the algorithm."""
+        defaults = {
+            name: traits.automatic
+            for name, traits in TRAITS.items()
+            if traits.automatic is not None and all(need.is_met(getattr(self, need.setting)) for need in traits.needs)
+        }
         if self.has_critic:
             defaults["critic_lr"] = LR_OF_BUNDLED_MODELS.get(self.model, CRITIC_LR_DEFAULT)
         return {name: default for name, default in defaults.items() if getattr(self, name) is None}
@@ -138,6 +149,25 @@ class TrainJob(JobSettings):
         `rollout_is` then corrects for the policy that sampled. Otherwise that policy is the reference itself.
         """
         return self.rollout_is != "off" and self.policy_loss != "bypass_mode"
+
+    def find_lacking(self, name: str) -> dict[str, Any]:
+        """Return what the setting lacks to have an effect in this job: further settings, each with a usual value."""
+        resolved, lacking, due = self.resolve(), dict[str, Any](), [name]
+        while due:
+            for need in TRAITS[due.pop()].needs:
+                if need.setting not in {name, *lacking} and not need.is_met(getattr(resolved, need.setting)):
+                    lacking[need.setting] = need.adds
+                    due.append(need.setting)
+        return lacking
+
+    def why_without_effect(self, name: str) -> str | None:
+        """Return why the value of the setting changes nothing, and what to add; None if it is left out or acts."""
+        if getattr(self, name) in LEFT_OUT or not (lacking := self.find_lacking(name)):
+            return None
+        resolved = self.resolve()
+        present = " and ".join(f"{each} is {value_as_text(getattr(resolved, each))}" for each in lacking)
+        added = ", ".join(f"`{each}: {value_as_text(value)}`" for each, value in lacking.items())
+        return f"{name} has no effect while {present}: add {added}, or leave {name} out"
 
     def means(self, other: TrainJob) -> bool:
         """Return whether both jobs have the same settings once all defaults are filled in."""
@@ -173,6 +203,13 @@ class TrainJob(JobSettings):
     def build_job_from_yaml(cls, path: str | Path) -> TrainJob:
         """Return the job of a YAML file. Raise JobInvalid if the file is missing, not YAML or not a valid job."""
         return build_job(_read_yaml(Path(path)), source=str(path))
+
+
+def value_as_text(value: object) -> str:
+    """Return the value of a setting as a job file has it, where None means that it is not set."""
+    if value is None:
+        return "not set"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _has_schedule(settings: Mapping[str, Any]) -> bool:

@@ -9,7 +9,15 @@ from typing import Any
 
 from swarm.errors import BadRequest, JobInvalid, RevisionConflict
 from swarm.job import TrainJob
-from swarm.live_settings import JobChange, JobTimeline, as_bad_request, check_engine, check_names, earliest_step
+from swarm.live_settings import (
+    JobChange,
+    JobTimeline,
+    as_bad_request,
+    check_effect,
+    check_engine,
+    check_names,
+    earliest_step,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +113,7 @@ class RunningJob:
     async def _checked(self, begin: int, settings: Mapping[str, Any]) -> JobTimeline:
         try:
             changed = self.timeline.with_change(begin, settings)
+            check_effect(changed.at(begin), settings)
             check_engine(changed)
             if self._check is not None:
                 await asyncio.to_thread(self._check, changed.at(begin))

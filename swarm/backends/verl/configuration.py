@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from swarm.backends.replicas.adapter import SamplerLayout, SamplerSettings
 from swarm.backends.verl.schema import MODEL_ENGINES, PASSED, RESERVED, VerlSchema, check_limits, owner_of, read_schema
 from swarm.errors import JobInvalid
-from swarm.job import TRAITS, TrainJob
+from swarm.job import CRITIC, TRAITS, TrainJob
 from swarm.job.checks import bypass_settings
 from swarm.trainer.checkpoint_files import one_line
 
@@ -167,7 +167,7 @@ def _implied(job: TrainJob, model_directory: Path, given: Mapping[str, Any]) -> 
 
 def _passed(job: TrainJob) -> dict[str, Any]:
     """Return the settings that have the value of a field as it is. Those of a critic are left out without one."""
-    unread = {name for name, traits in TRAITS.items() if traits.algorithm == "gae" and not job.has_critic}
+    unread = {name for name, traits in TRAITS.items() if CRITIC in traits.needs and not job.has_critic}
     return {path: getattr(job, field) for path, field in PASSED.items() if field not in unread}
 
 

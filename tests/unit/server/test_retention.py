@@ -103,8 +103,8 @@ async def test_another_run_leaves_the_earlier_one_its_newest_checkpoint_alone(ho
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"keep_last": 2}, "set save_freq"),
-        ({"save_freq": 5, "keep_best": 1}, "keep_best needs keep_last"),
+        ({"keep_last": 2}, "add `save_freq: 10`"),
+        ({"save_freq": 5, "keep_best": 1}, "keep_best has no effect while keep_last is not set: add `keep_last"),
         ({"save_freq": 5, "keep_last": 0}, "keep_last"),
         ({"save_freq": 5, "keep_last": 1, "keep_best_metric": "--x y"}, "keep_best_metric"),
     ],

@@ -110,8 +110,7 @@ def jobs(draw: st.DrawFn) -> TrainJob:
     policy_loss, aggregation = draw(st.sampled_from(COMBINATIONS))
     asked: dict[str, Any] = {
         "loss_agg_mode": aggregation,
-        "use_kl_loss": draw(st.booleans()),
-        "kl_loss_coef": 0.1,
+        **draw(st.sampled_from([{}, {"use_kl_loss": True, "kl_loss_coef": 0.1}])),
         "entropy_coeff": draw(st.sampled_from([0.0, 0.03])),
         "mini_batch_num": draw(st.sampled_from([1, 1, 2])),
         "ppo_max_token_len": draw(st.sampled_from([64, 128, 16_384])),

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from swarm.errors import JobInvalid
-from swarm.job import build_job
+from swarm.errors import BadRequest, JobInvalid
+from swarm.job import TRAITS, TrainJob, build_job
+from swarm.live_settings import JobTimeline, check_effect
 
 BYPASS: dict[str, Any] = {"policy_loss": "bypass_mode"}
 GDPO: dict[str, Any] = {"algorithm": "gdpo"}
@@ -20,16 +21,10 @@ K3: dict[str, Any] = {**BYPASS, "rollout_rs": "token_k3"}
     ("given", "says"),
     [
         ({"algorithm": "gae", "lora_rank": 8}, "no critic beside an adapter"),
-        ({"critic_lr": 1e-3}, "critic_lr is read by algorithm gae alone, not by grpo"),
-        ({"lam": 0.9}, "lam is read by algorithm gae alone"),
-        ({"critic_warmup": 3}, "critic_warmup is read by algorithm gae alone"),
-        ({"cliprange_value": 0.2}, "cliprange_value is read by algorithm gae alone"),
         (GDPO, "needs gdpo_reward_keys"),
         ({**GDPO, "gdpo_reward_keys": []}, "gdpo_reward_keys"),
         ({**GDPO, "gdpo_reward_keys": ["a", "a"]}, "names a twice"),
         ({**GDPO, "gdpo_reward_keys": ["a"], "gdpo_reward_weights": [1, 2]}, "2 weights for 1 rewards"),
-        ({"gdpo_reward_keys": ["a"]}, "read by algorithm gdpo alone, not by grpo"),
-        ({"gdpo_reward_weights": [1]}, "read by algorithm gdpo alone, not by grpo"),
         ({**REMAX, "num_repeat": 1}, "needs num_repeat 2 or more"),
         ({**REMAX, "stop_rule": "enough_episodes"}, "set stop_rule to enough_non_constant_tasks or enough_tasks"),
         ({**REMAX, "batch_size": 2, "num_repeat": 2, "mini_batch_num": 3}, "batch_size * (num_repeat - 1)"),
@@ -38,16 +33,9 @@ K3: dict[str, Any] = {**BYPASS, "rollout_rs": "token_k3"}
         ({"lr_scheduler_type": "cosine"}, "set total_steps"),
         ({"lr_scheduler": "cosine"}, "did you mean 'lr_scheduler_type'"),
         ({"policy_loss": "dro"}, "needs dro_beta"),
-        ({"dro_beta": 0.1}, "dro_beta is read by policy_loss dro alone, not by vanilla"),
         ({"policy_loss": "dro", "dro_beta": 0}, "dro_beta"),
-        ({"loss_type": "reinforce"}, "loss_type is read by policy_loss bypass_mode alone"),
-        ({"rollout_rs": "token_k1", "rollout_rs_threshold": 2}, "rollout_rs is read by policy_loss bypass_mode alone"),
         ({**BYPASS, "loss_type": "ppo"}, "loss_type"),
         ({**BYPASS, "rollout_is": "token"}, "rollout_is has no place"),
-        ({**BYPASS, "rollout_is_batch_normalize": True}, "rollout_is_batch_normalize"),
-        ({**BYPASS, "loss_type": "reinforce", "rollout_is_batch_normalize": True}, "rollout_is, which is off"),
-        (K1, "needs rollout_rs_threshold"),
-        ({**BYPASS, "rollout_rs_threshold": 2}, "set rollout_rs"),
         ({**BYPASS, "rollout_rs": "token_k4", "rollout_rs_threshold": 2}, "token_k4 is no criterion"),
         ({**BYPASS, "rollout_rs": ",", "rollout_rs_threshold": 2}, "empty list is no criterion"),
         ({**BYPASS, "rollout_rs": "token_k2", "rollout_rs_threshold": "0.5_2"}, "'0.5_2' is no bound of token_k2"),
@@ -57,9 +45,67 @@ K3: dict[str, Any] = {**BYPASS, "rollout_rs": "token_k3"}
         ({**K3, "rollout_rs_threshold": "1,2"}, "2 bounds for 1 criteria"),
         ({**K3, "rollout_rs_threshold": "much"}, "'much' is no bound"),
         ({**K3, "rollout_rs_threshold": "nan"}, "'nan' is no bound"),
+        ({**TrainJob().model_dump(), **K1}, "needs rollout_rs_threshold"),
     ],
 )
 def test_it_is_refused_by_name(given: dict[str, Any], says: str) -> None:
     with pytest.raises(JobInvalid) as refused:
         build_job(given)
     assert says in refused.value.message
+
+
+GIVEN: dict[str, Any] = {
+    "sampler": "local", "sampler_options": {"seed": 1}, "verl": {"trainer.nnodes": 1}, "share_prefixes": "off",
+    "keep_last": 2, "keep_best": 1, "keep_best_metric": "-actor/entropy", "eval_episodes": 200, "eval_env": "sort",
+    "eval_timeout_s": 9, "min_lr_ratio": 0.1, "lora_alpha": 32, "lora_target_modules": "all-linear",
+    "norm_adv_by_std_in_grpo": True, "gamma": 0.9, "lam": 0.9, "critic_lr": 1e-3, "critic_warmup": 3,
+    "cliprange_value": 0.2, "gdpo_reward_keys": ["right"], "gdpo_reward_weights": [2.0], "clip_ratio": 0.2,
+    "clip_ratio_low": 0.1, "clip_ratio_high": 0.28, "clip_ratio_c": 4, "loss_scale_factor": 64,
+    "rollout_is_threshold": 2.0, "dro_beta": 0.1, "loss_type": "ppo_clip", "rollout_is_batch_normalize": True,
+    "rollout_rs": "token_k1", "rollout_rs_threshold": 2, "kl_loss_coef": 0.001, "kl_loss_type": "k1",
+}  # fmt: skip
+"""A value of every setting that needs another one, its default where it has one."""
+UNMET: dict[str, dict[str, Any]] = {
+    "algorithm": {"algorithm": "opo"}, "policy_loss": {"policy_loss": "gpg"}, "engine": {"engine": "fake"},
+    "loss_type": {"policy_loss": "bypass_mode", "loss_type": "reinforce", "rollout_is": "off"},
+}  # fmt: skip
+"""Settings by which a need is not met that the default of a job would meet."""
+
+
+def complete(name: str) -> dict[str, Any]:
+    """The least job in which the setting has an effect."""
+    of_gdpo = {"gdpo_reward_keys": ["right"]} if name == "gdpo_reward_weights" else {}
+    return {"total_steps": 9, **of_gdpo, name: GIVEN[name], **TrainJob().find_lacking(name)}
+
+
+def test_every_setting_that_needs_another_one_is_tried_here() -> None:
+    assert GIVEN.keys() == {name for name, traits in TRAITS.items() if traits.needs}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_it_is_refused_without_what_it_needs_by_the_line_that_adds_it(name: str) -> None:
+    assert build_job(complete(name)).why_without_effect(name) is None
+    usual = TrainJob().resolve()
+    for need in TRAITS[name].needs:
+        other = UNMET[need.setting] if need.is_met(getattr(usual, need.setting)) else {}
+        with pytest.raises(JobInvalid) as refused:
+            build_job({**other, name: GIVEN[name]})
+        assert f"{name} has no effect while" in refused.value.message
+        assert f"`{need.setting}: {str(need.adds).lower()}`" in refused.value.message
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_record_of_a_whole_job_is_read_whatever_its_other_settings_need(name: str) -> None:
+    unmet = TrainJob.model_validate(complete(name)).resolve().model_dump(mode="json")
+    assert build_job(unmet).find_lacking(name) == {}
+    assert build_job(TrainJob().resolve().model_dump(mode="json")).means(TrainJob())
+
+
+def test_a_change_of_a_running_job_is_refused_if_nothing_reads_it() -> None:
+    timeline = JobTimeline(TrainJob(total_steps=9, lr_scheduler_type="linear", min_lr_ratio=0.1))
+    constant = {"lr_scheduler_type": "constant"}
+    check_effect(timeline.with_change(3, constant).at(3), constant)
+    for changes in ({"kl_loss_coef": 0.05}, {"dro_beta": 0.1}, {**constant, "min_lr_ratio": 0.2}):
+        with pytest.raises(BadRequest, match="has no effect while"):
+            check_effect(timeline.with_change(3, changes).at(3), changes)
+    check_effect(timeline.with_change(3, {"dro_beta": None}).at(3), {"dro_beta": None})

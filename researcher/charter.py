@@ -225,8 +225,8 @@ class Factor:
     """A factor of a study with its levels.
 
     `explicit` is true if a person gave the levels, and false if they come from the table of factors. `needs` are
-    settings without which the factor has no effect; every arm has them. `compared_with` names the baseline's level
-    where a person chose it.
+    settings without which its effect is too small to be seen; every arm has them. `compared_with` names the baseline's
+    level where a person chose it.
     """
 
     name: str

@@ -2,7 +2,8 @@
 
 ResearchError            1
 ├── TopicInvalid         2   empty topic, unknown environment, contradicting flags
-│   └── TopicNotUnderstood   2   parts of the topic match no setting, environment or option
+│   ├── TopicNotUnderstood   2   parts of the topic match no setting, environment or option
+│   └── SettingWithoutEffect 2   a setting that nothing reads in any arm
 ├── StudyNotFound        3   the database has no study of this id
 ├── FindingNotFound      3   the database has no finding of this id
 ├── ServerProblem        5   a swarm server cannot be reached or started
@@ -26,6 +27,7 @@ ResearchError            1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -52,6 +54,14 @@ class TopicNotUnderstood(TopicInvalid):
     def __init__(self, message: str, parts: tuple[str, ...]) -> None:
         super().__init__(message)
         self.parts = parts
+
+
+class SettingWithoutEffect(TopicInvalid):
+    """A setting that nothing reads in any arm. `added` are the flags with which it has an effect."""
+
+    def __init__(self, message: str, added: Sequence[str]) -> None:
+        super().__init__(message)
+        self.added = tuple(added)
 
 
 class StudyNotFound(ResearchError):

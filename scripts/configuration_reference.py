@@ -24,6 +24,9 @@ Column "live" says when a change can hold at the earliest: from the next *step*,
 trained or after that; or from the next *batch*, for what is read from the first episode of a batch on and never changes
 within one.
 
+Column "needs" says what a setting needs to have an effect. A job that gives the setting without it is refused, and so is
+a change of a running job.
+
 {job}
 ### What cannot change while a job runs
 
@@ -45,15 +48,19 @@ BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", 
 def page() -> str:
     fixed = "".join(f"| `{name}` | {traits.fixed} |\n" for name, traits in TRAITS.items() if traits.fixed)
     live = {name: _live(traits) for name, traits in TRAITS.items()}
-    return TEXT.format(job=_table(TrainJob, live), fixed=fixed, server=_table(ServerConfig))
+    needs = {name: _needs(traits) for name, traits in TRAITS.items()}
+    job = _table(TrainJob, {"live": live, "needs": needs})
+    return TEXT.format(job=job, fixed=fixed, server=_table(ServerConfig, {}))
 
 
-def _table(model: type[BaseModel], live: Mapping[str, str] | None = None) -> str:
+def _table(model: type[BaseModel], more: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the table of all settings. `more` are further columns, by their heads and by the names of settings."""
+
     def row(name: str, field: Mapping[str, Any]) -> str:
-        cells = [f"`{name}`", _values(field), _default(field), *([] if live is None else [live[name]])]
+        cells = [f"`{name}`", _values(field), _default(field), *(column[name] for column in more.values())]
         return f"| {' | '.join([*cells, ' '.join(field['description'].split())])} |\n"
 
-    names = ["setting", "values", "default", *([] if live is None else ["live"])]
+    names = ["setting", "values", "default", *more]
     head = f"| {' | '.join(names)} | |\n|{'---|' * (len(names) + 1)}\n"
     return head + "".join(row(name, field) for name, field in model.model_json_schema()["properties"].items())
 
@@ -63,6 +70,14 @@ def _live(traits: Traits) -> str:
     if traits.reader is None:
         return ""
     return traits.reader.value if traits.on_verl else f"{traits.reader.value}, not on verl"
+
+
+def _needs(traits: Traits) -> str:
+    """Return what the setting needs to have an effect: other settings, with the values that meet the need if few do."""
+    return "; ".join(
+        f"`{need.setting}`" + "".join(f" {'or ' * bool(number)}`{each}`" for number, each in enumerate(need.values))
+        for need in traits.needs
+    )
 
 
 def _values(field: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
 from researcher.plan import ArmProgram, ProgramProblem
 from researcher.program_code import ProgramCode
+from researcher.question.needs import acting
 from researcher.record.runs import PROJECT
 from researcher.servers.server_pool import is_outage
 from swarm import SwarmClient
@@ -35,15 +36,16 @@ _PROMISE = re.compile(r"(?<![\w.])([a-z_]+)=([^\s,]+?)(?=$|[\s,]|\+[a-z_])")
 
 def check_job(job: Mapping[str, Any]) -> tuple[ProgramProblem, ...]:
     """Return the problems of an arm's job."""
-    try:
-        checked = build_job(dict(job))
-    except JobInvalid as error:
-        return (ProgramProblem("job", error.message),)
     objections = [reason] if (reason := why_not_carried_out(job)) else []
-    if checked.eval_every or checked.eval_env is not None:
+    if job.get("eval_every") or job.get("eval_env") is not None:
         objections.append("eval_every, eval_env: the study's own evaluator scores its runs: leave both out")
-    if checked.guard != "warn":
+    if job.get("guard", "warn") != "warn":
         objections.append("guard: a study ends a run that is lost itself, by the same rules: leave it out")
+    try:
+        if not objections:
+            build_job(dict(job))
+    except JobInvalid as error:
+        objections.append(error.message)
     return tuple(ProgramProblem("job", message) for message in objections)
 
 
@@ -51,19 +53,19 @@ def why_not_carried_out(job: Mapping[str, Any]) -> str | None:
     """Return why no study can carry out a job that a server would accept; None if there is no reason."""
     if job.get("algorithm") == "gdpo":
         return "algorithm gdpo learns from rewards by name, and a program of a study gives one: choose another"
-    if job.get("verl") and TrainJob.model_construct(**job).chosen_engine != "verl":
-        return "verl: engine verl alone reads these settings: use --engine verl, or leave them out"
     return None
 
 
 def contradict_name(name: str, job: Mapping[str, Any]) -> str | None:
     """Return how a name, as in "lr=0.01", contradicts the job; None if it does not."""
-    own = build_job(dict(job)).resolve()
+    whole = build_job(dict(job)).model_dump(mode="json")
+    own = build_job(whole).resolve()
     for setting, value in _PROMISE.findall(name):
         if setting not in TrainJob.model_fields:
             continue
         try:
-            promised = getattr(build_job({**job, setting: value}).resolve(), setting)
+            # A whole job may have settings that nothing reads beside this one.
+            promised = getattr(build_job({**whole, setting: value}).resolve(), setting)
         except JobInvalid:
             # The name uses a value that the setting cannot have, so it states nothing about the setting.
             continue
@@ -195,7 +197,7 @@ class _Trial:
 def _check_preflight(
     program: ArmProgram, job: Mapping[str, Any], workdir: Path, trial: _Trial
 ) -> tuple[ProgramProblem, ...]:
-    tiny = build_job({**job, **_smallest(job), "project_name": PROJECT, "experiment_name": "preflight"})
+    tiny = build_job({**acting({**job, **_smallest(job)}), "project_name": PROJECT, "experiment_name": "preflight"})
     workdir.mkdir(parents=True, exist_ok=True)
     url = trial.url
     with (

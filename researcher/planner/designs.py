@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -22,9 +23,15 @@ from researcher.charter import (
     StudyKind,
 )
 from researcher.equal_amounts import describe_equal_amount, setting_of, usual_amount, usual_comparison
+from researcher.errors import TopicInvalid
 from researcher.history import History
 from researcher.plan import Arm
+from researcher.question.factors import PROGRAM
+from researcher.question.needs import acting
+from researcher.search.rules import PLAIN_PROGRAM
 from swarm import TrainJob
+from swarm.errors import JobInvalid
+from swarm.job import TRAITS, build_job
 from swarm.model_path import lr_by_size
 from swarm.tasks import TASK_FAMILIES
 
@@ -113,7 +120,8 @@ def lay_out(
 
     The baseline is the arm with the levels that the question compares with. If it names none, the baseline has the
     usual levels: those that leave `job` and the `options` of the environment unchanged. If no arm has these, it is the
-    first arm. Settings that a factor needs are set in every arm, unless a person fixed them.
+    first arm. Settings that a factor needs are set in every arm, unless a person fixed them. An arm has no setting that
+    nothing reads beside its others, such as the alpha of an adapter beside full parameters.
     """
     factors = question.factors
     job = _with_needs(question, job)
@@ -146,6 +154,41 @@ def lay_out_levels(
     usual = _usual_levels(question, job, options)
     chosen = [level for factor in question.factors for level in factor.levels if level.name == levels[factor.name]]
     return _make_arm(chosen, job, usual)
+
+
+def program_of(arm: Arm) -> str:
+    """Return the name of the arm's program."""
+    return str(arm.factors.get(PROGRAM, PLAIN_PROGRAM))
+
+
+def contents_of(arm: Arm) -> str:
+    """Return everything about an arm except its name, as text.
+
+    The setting for kept checkpoints is left out: the loop sets it, and nothing that is learned depends on it. Raises
+    JobInvalid if the arm's job is invalid.
+    """
+    job = build_job(dict(arm.job)).resolve().model_dump(mode="json", exclude={"save_freq"})
+    return f"{json.dumps(job, sort_keys=True)} {program_of(arm)} {arm.environment}"
+
+
+def refuse_equal_arms(arms: Sequence[Arm], charter: Charter) -> None:
+    """Raise TopicInvalid if an arm is no valid job, or if the study would compare a job with itself.
+
+    The space of a search may have settings that act only beside some levels of others.
+    """
+    seen: dict[str, Arm] = {}
+    for arm in arms:
+        try:
+            other = seen.setdefault(contents_of(arm), arm)
+        except JobInvalid as error:
+            raise TopicInvalid(f"arm {arm.name}: {error.message}") from error
+        idle = [name for name in arm.factors if name in TRAITS and name not in arm.job]
+        if other is arm or (idle and charter.asks.kind is StudyKind.OPTIMIZE):
+            continue
+        why = f", as {' and '.join(idle)} has no effect there" if idle else ""
+        raise TopicInvalid(
+            f"--vary: {other.name} and {arm.name} are the same arm at equal {charter.compared_at}{why}: change one"
+        )
 
 
 def repeat_inconclusive(history: History) -> tuple[Arm, ...]:
@@ -189,4 +232,4 @@ def _make_arm(levels: Sequence[Level], job: Mapping[str, Any], usual: Sequence[L
         settings |= level.settings
     named = [level.name for level in levels if level not in usual]
     name = " ".join(named) or BASELINE
-    return Arm(name, factors, settings, rationale=f"named by the question: {name}")
+    return Arm(name, factors, acting(settings), rationale=f"named by the question: {name}")

@@ -13,10 +13,9 @@ from researcher.errors import BudgetExceeded, LanguageModelUnavailable, PlannerE
 from researcher.history import Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Planner
-from researcher.planner.language_model.arms import PLAIN_PROGRAM
 from researcher.planner.rules import build_rules_planner
 from researcher.question.factors import PROGRAM
-from researcher.search.rules import default_space
+from researcher.search.rules import PLAIN_PROGRAM, default_space
 from researcher.study.settings import StudySettings, read_request
 from researcher.tree import Move
 

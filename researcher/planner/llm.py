@@ -14,6 +14,7 @@ from researcher.claims import Claim
 from researcher.history import Action, Decision, History, Objection, Response
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Asker
+from researcher.planner.designs import program_of
 from researcher.planner.language_model.answers import (
     MAX_ARMS,
     DecideAnswer,
@@ -24,7 +25,7 @@ from researcher.planner.language_model.answers import (
     parse_claims,
     parse_program,
 )
-from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, PLAIN_PROGRAM, program_of, start_job
+from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, start_job
 from researcher.planner.language_model.briefing import (
     list_fixed,
     list_settings,
@@ -46,6 +47,7 @@ from researcher.planner.language_model.plans import MAX_SEEDS, parse_plan, parse
 from researcher.planner.texts import messages_as_text, quote_code, quote_data, quote_text
 from researcher.question.factors import ALGORITHMS
 from researcher.question.refusal import refuse_by_name
+from researcher.search.rules import PLAIN_PROGRAM
 from researcher.tree import Move, Promote
 from swarm.tasks import task_family
 

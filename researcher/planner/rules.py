@@ -37,6 +37,7 @@ from researcher.planner.designs import (
     draw_up_charter,
     lay_out,
     lay_out_levels,
+    refuse_equal_arms,
     repeat_inconclusive,
 )
 from researcher.planner.predictions import predict
@@ -93,6 +94,7 @@ class RulesPlanner:
         arms = self.list_arms(charter)
         for arm in arms:
             _check_job(arm)
+        refuse_equal_arms(arms, charter)
         _check_metric(request, arms)
         baseline = next(arm.name for arm in arms if arm.is_baseline)
         assumptions = (*_assumptions(charter, request), *describe_inequality(arms, ComparedAt(charter.compared_at)))
@@ -275,7 +277,7 @@ def _assumptions(charter: Charter, request: FrameRequest) -> tuple[str, ...]:
             sentences.append(f"{title_of(factor.name)}: no values are given, so these are compared: {names}.")
         if factor.needs:
             needs = ", ".join(f"{name}={charter.job.get(name)}" for name in factor.needs)
-            sentences.append(f"{title_of(factor.name)}: every arm has {needs}, without which it has no effect.")
+            sentences.append(f"{title_of(factor.name)}: every arm has {needs}, without which its effect is too small.")
     sentences += charter.assumptions
     if request.seeds is not None and request.seeds < DecisionRule().min_seeds:
         sentences.append(f"With {request.seeds} seed(s) every verdict is inconclusive: the rule asks for 3.")

@@ -22,6 +22,7 @@ from researcher.evaluation.manipulation import AttemptTranscript, PassCount, cou
 from researcher.evaluation.narrowing import CANDIDATES, LEAST_CANDIDATES
 from researcher.plan import ManipulationCheck, ProgramProblem
 from researcher.program_code import ProgramCode
+from researcher.question.needs import acting
 from swarm import SwarmClient
 from swarm.environments import Environment
 from swarm.errors import EnvironmentFailure, ProgramFailure, SwarmError
@@ -231,7 +232,7 @@ def _try_blank(
     Such a model knows nothing, so a program that still solves tasks solves them in its code. It obeys
     grammars and all other limits. The second value says how the code gave the model the answer, or did without it.
     """
-    blank = replace(request, attempts=BLANK_ATTEMPTS, job={**request.job, **BLANK})
+    blank = replace(request, attempts=BLANK_ATTEMPTS, job=acting({**request.job, **BLANK}))
     client.auto_sync_train_config_and_start_engine(
         dict(blank.job), force_restart=True, boot_timeout=blank.boot_timeout_s
     )

@@ -13,6 +13,7 @@ from researcher.charter import Asked, Design, Factor, JudgedBy, Level, Question,
 from researcher.errors import TopicInvalid
 from researcher.question.factors import OPTION, PROGRAM, RESPONSE_LENGTH, SPECS, TRAIN_ENV
 from researcher.question.flags import make_factor, make_level, read_factors, read_fixed, value_as_text
+from researcher.question.needs import check_effect
 from researcher.question.reader import Reading
 from researcher.question.wording import title_of, title_of_environment
 from swarm.tasks import TASK_FAMILIES
@@ -84,6 +85,7 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
         for name in sorted({*factor.varied} & fixed.keys()):
             flag = "--fix" if name in read_fixed(flags.fix) else _FLAGS_OF_SETTINGS.get(name, "--job")
             raise TopicInvalid(f"--vary: {factor.name} varies {name}, which {flag} fixes: leave one of both out")
+    check_effect(fixed, factors, _FLAGS_OF_SETTINGS)
     factors = _with_baseline(factors, flags.baseline)
     if flags.kind is StudyKind.COMPARE and not factors and needs_factors:
         raise TopicInvalid("nothing is compared: name a setting with its values, as in --vary lr=1e-3,3e-3")

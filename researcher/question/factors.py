@@ -23,11 +23,7 @@ MINIBATCHES_FOR_CLIPPING = 4
 """The minibatches per step for clip settings, which have no effect in the first minibatch of a step."""
 
 _CLIPPING = {"mini_batch_num": MINIBATCHES_FOR_CLIPPING}
-_KL = {"use_kl_loss": True, "kl_loss_coef": KL_COEFFICIENT}
-_LORA = {"lora_rank": 8}
-_CRITIC = {"algorithm": "gae"}
-_BYPASS = {"policy_loss": "bypass_mode"}
-_CORRECTED = {"rollout_is": "token"}
+_KL = {"kl_loss_coef": KL_COEFFICIENT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +32,9 @@ class FactorSpec:
 
     `name` is the field of TrainJob, and `title` is its name in texts. `aliases` are further words for the setting, in
     the singular and in lower case. `usual` are the levels for a topic that gives no values. `off` is the value at which
-    the setting does nothing. `needs` are settings without which the factor has no effect; every arm gets them unless a
-    person fixes them. `values` maps words to values. `ladder` are the rising values for a study that asks where
-    training diverges.
+    the setting does nothing. `needs` are settings without which the effect of the factor is too small to be seen; every
+    arm gets them unless a person fixes them. `values` maps words to values. `ladder` are the rising values for a study
+    that asks where training diverges.
     """
 
     name: str
@@ -154,9 +150,9 @@ _SPECS: tuple[FactorSpec, ...] = (
           "advantage normalization", "normalization by the standard deviation", usual=(True, False), off=False,
           values=_ON_OFF),
     _spec("use_kl_loss", "KL term", "kl", "kl loss", "kl penalty", "kl regularization", usual=(False, True), off=False,
-          needs={"kl_loss_coef": KL_COEFFICIENT}, values=_ON_OFF),
+          needs=_KL, values=_ON_OFF),
     _spec("kl_loss_coef", "KL coefficient", "kl loss coefficient", "kl weight", "kl beta", "kl coef",
-          usual=(0.0, 0.01, 0.1), off=0.0, needs={"use_kl_loss": True}),
+          usual=(0.0, 0.01, 0.1), off=0.0),
     _spec("kl_loss_type", "KL estimator", "kl loss type", "kl type", usual=("k1", "k2", "k3"), needs=_KL,
           values={kind: kind for kind in ("k1", "k2", "k3", "abs", "mse", "low_var_kl")}),
     _spec("entropy_coeff", "entropy bonus", "entropy coefficient", "entropy weight", "entropy", usual=(0.0, 0.01),
@@ -179,35 +175,30 @@ _SPECS: tuple[FactorSpec, ...] = (
               **{kind: kind for kind in ("linear", "cosine")},
               **{f"{kind} schedule": kind for kind in ("constant", "linear", "cosine")},
           }),
-    _spec("min_lr_ratio", "floor of the learning rate", "min lr ratio", usual=(0.0, 0.1),
-          needs={"lr_scheduler_type": "cosine"}),
+    _spec("min_lr_ratio", "floor of the learning rate", "min lr ratio", usual=(0.0, 0.1)),
     _spec("lora_rank", "LoRA rank", "lora", "adapter rank", usual=(4, 8, 16), off=0,
           values={"full fine-tuning": 0, "full finetuning": 0, "full parameters": 0, "full-parameter training": 0}),
-    _spec("lora_alpha", "LoRA alpha", usual=(8, 16, 32), needs=_LORA),
-    _spec("lora_target_modules", "LoRA's modules", "lora modules", usual=("all-linear", ["q_proj", "v_proj"]),
-          needs=_LORA),
+    _spec("lora_alpha", "LoRA alpha", usual=(8, 16, 32)),
+    _spec("lora_target_modules", "LoRA's modules", "lora modules", usual=("all-linear", ["q_proj", "v_proj"])),
     _spec("stop_rule", "rule that completes a batch", "stop rule", usual=("enough_tasks", "enough_non_constant_tasks"),
           values={"dynamic sampling": "enough_non_constant_tasks"}),
     _spec("min_group", "smallest group", "min group", usual=(2, 4)),
     _spec("max_staleness", "staleness", "off-policy steps", usual=(0, 1, 2), off=0),
     _spec("rollout_is", "importance-sampling correction", "importance sampling", usual=("off", "token", "sequence"),
           off="off"),
-    _spec("rollout_is_threshold", "bound of the correction", usual=(2.0, 5.0), needs=_CORRECTED),
+    _spec("rollout_is_threshold", "bound of the correction", usual=(2.0, 5.0)),
     _spec("rollout_is_batch_normalize", "normalized correction", usual=(False, True),
-          needs={**_BYPASS, **_CORRECTED, "loss_type": "reinforce"}, values=_ON_OFF),
-    _spec("rollout_rs", "rejection criteria", usual=("token_k1", "seq_mean_k1"),
-          needs={**_BYPASS, "rollout_rs_threshold": 2.0}),
-    _spec("rollout_rs_threshold", "bound of the rejection", usual=(2.0, 5.0),
-          needs={**_BYPASS, "rollout_rs": "token_k1"}),
-    _spec("loss_type", "loss of bypass mode", usual=("ppo_clip", "reinforce"), needs=_BYPASS),
-    _spec("loss_scale_factor", "divisor of summed losses", usual=(128, 256),
-          needs={"loss_agg_mode": "seq-mean-token-sum-norm"}),
-    _spec("dro_beta", "weight of DRO's penalty", usual=(0.05, 0.1), needs={"policy_loss": "dro"}),
-    _spec("gamma", "discount", "gamma", "discount factor", usual=(1.0, 0.99), needs=_CRITIC),
-    _spec("lam", "lambda of GAE", "lambda", "gae lambda", usual=(1.0, 0.95), needs=_CRITIC),
-    _spec("critic_lr", "critic's learning rate", "critic learning rate", usual=(1e-3, 3e-3), needs=_CRITIC),
-    _spec("critic_warmup", "critic's warm-up", "critic warmup", usual=(0, 5), needs=_CRITIC),
-    _spec("cliprange_value", "critic's clip range", usual=(0.2, 0.5), needs=_CRITIC),
+          values=_ON_OFF),
+    _spec("rollout_rs", "rejection criteria", usual=("token_k1", "seq_mean_k1")),
+    _spec("rollout_rs_threshold", "bound of the rejection", usual=(2.0, 5.0)),
+    _spec("loss_type", "loss of bypass mode", usual=("ppo_clip", "reinforce")),
+    _spec("loss_scale_factor", "divisor of summed losses", usual=(128, 256)),
+    _spec("dro_beta", "weight of DRO's penalty", usual=(0.05, 0.1)),
+    _spec("gamma", "discount", "gamma", "discount factor", usual=(1.0, 0.99)),
+    _spec("lam", "lambda of GAE", "lambda", "gae lambda", usual=(1.0, 0.95)),
+    _spec("critic_lr", "critic's learning rate", "critic learning rate", usual=(1e-3, 3e-3)),
+    _spec("critic_warmup", "critic's warm-up", "critic warmup", usual=(0, 5)),
+    _spec("cliprange_value", "critic's clip range", usual=(0.2, 0.5)),
     _spec("tool_parser", "tool parser", usual=("hermes", "llama3_json")),
     _spec("reasoning_parser", "reasoning parser", usual=("none", "think")),
     _spec("verl", "settings of verl"),

@@ -10,11 +10,12 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from researcher.charter import Asked, Factor, FrameRequest, StudyKind
-from researcher.errors import TopicInvalid, TopicNotUnderstood
+from researcher.errors import SettingWithoutEffect, TopicInvalid, TopicNotUnderstood
 from researcher.question.asking import OF_TWO, QuestionFlags, build_question, flags_of, values_of_factor
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import make_level, value_as_text
 from researcher.question.mentions import Mention, find_mentions, number_of
+from researcher.question.needs import complete_flags
 from researcher.question.reader import Reading, read_counts, values_of
 from researcher.question.tokens import Token, TokenKind, key_of, tokenize
 from researcher.question.wording import title_of, title_of_environment
@@ -87,6 +88,20 @@ def refuse_by_name(parts: Sequence[tuple[str, str]], nearest: str, request: Fram
     )
 
 
+def with_command(refusal: SettingWithoutEffect, topic: str, given: Mapping[str, Any]) -> SettingWithoutEffect:
+    """Return the refusal of a setting of a topic, with the command that asks the topic with what the setting needs.
+
+    `given` are the flags so far.
+    """
+    words = ["researcher", "start", "--topic", topic]
+    words += ["--env", str(given.get("env") or given.get("family") or "reverse")]
+    words += [word for text in given.get("fix", ()) for word in ("--fix", text)]
+    for name in ("engine", *_COMMAND_FLAGS):
+        if given.get(name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(given[name])]
+    return SettingWithoutEffect(f"{refusal}\nask it so: {shlex.join([*words, *refusal.added])}", refusal.added)
+
+
 def _understood(reading: Reading) -> Iterator[str]:
     for factor in reading.factors:
         yield f"{title_of(factor.name)} {', '.join(values_of_factor(factor))}"
@@ -113,10 +128,11 @@ def _command(reading: Reading, proposal: _Proposal, given: Mapping[str, Any]) ->
         words += ["--kind", str(StudyKind.OPTIMIZE)]
     if _asks(reading, proposal):
         words += ["--ask", str(reading.asked)]
+    asked = _as_question(proposal)
     for flag, texts in (
-        ("--vary", _as_flags(proposal.vary)),
-        ("--fix", (*given.get("fix", ()), *_as_flags({name: (value,) for name, value in proposal.fix.items()}))),
-        ("--baseline", given.get("baseline", proposal.baseline)),
+        ("--vary", asked.vary),
+        ("--fix", (*given.get("fix", ()), *asked.fix)),
+        ("--baseline", given.get("baseline", asked.baseline)),
     ):
         words += [word for text in texts for word in (flag, text)]
     for name in _COMMAND_FLAGS:
@@ -140,8 +156,12 @@ def _asks(reading: Reading, proposal: _Proposal) -> bool:
 
 
 def _as_question(proposal: _Proposal, asked: Asked = Asked.EFFECT) -> QuestionFlags:
-    fix = _as_flags({name: (value,) for name, value in proposal.fix.items()})
-    return QuestionFlags(asked=asked, vary=_as_flags(proposal.vary), fix=fix, baseline=proposal.baseline)
+    """Return the flags of a proposal, with what its settings need to have an effect."""
+    fix, vary = _as_flags({name: (value,) for name, value in proposal.fix.items()}), _as_flags(proposal.vary)
+    completed, varied = complete_flags(fix, vary)
+    gone = {text.partition("=")[0] for text in set(vary) - set(varied)}
+    baseline = [name for name in proposal.baseline if name.partition("=")[0] not in gone]
+    return QuestionFlags(asked=asked, vary=varied, fix=completed, baseline=baseline)
 
 
 def _as_flags(values: Mapping[str, tuple[Any, ...]]) -> list[str]:

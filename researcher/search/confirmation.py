@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from experiments_db import Author, Experiment, ExperimentStatus, Operator
 from prompts import load
@@ -14,6 +13,7 @@ from researcher.equal_amounts import give_episodes_of, hold_equal
 from researcher.history import History
 from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, Relation, Stage
 from researcher.question.factors import PROGRAM, TRAIN_ENV
+from researcher.question.needs import acting
 from researcher.record.log import AUTOMATIC
 from researcher.tree import SearchNode, SearchTree
 from swarm.environments import with_options
@@ -202,8 +202,9 @@ def _with_level(charter: Charter, winner: Subject, baseline: Arm, factor: Factor
 
 def _rebuild(charter: Charter, arm: Arm, baseline: Arm, settings: Sequence[str]) -> Arm:
     """Return the arm with the baseline's values of some settings, and with as much training as every arm gets."""
-    job: dict[str, Any] = {name: value for name, value in arm.job.items() if name not in settings}
-    job |= {name: baseline.job[name] for name in settings if name in baseline.job}
+    # What the arm lacks of the baseline's settings acts only beside one of those that come back.
+    kept = {name: value for name, value in arm.job.items() if name not in settings}
+    job = acting({**baseline.job, **kept})
     if "total_steps" not in settings:
         if charter.compared_at == ComparedAt.EPISODES:
             job = give_episodes_of(baseline.job, job)

@@ -25,7 +25,7 @@ from researcher.charter import (
     SearchRules,
     StudyKind,
 )
-from researcher.errors import TopicInvalid
+from researcher.errors import SettingWithoutEffect, TopicInvalid
 from researcher.execution.environments import look_at, name_environments
 from researcher.question.asking import (
     METRICS_OF,
@@ -37,7 +37,7 @@ from researcher.question.asking import (
 )
 from researcher.question.flags import complete_model
 from researcher.question.reader import Reading, read_topic
-from researcher.question.refusal import refuse
+from researcher.question.refusal import refuse, with_command
 from researcher.record.budget import present_budget
 from researcher.search.rules import LEAST_RUNS, SearchFlags, search_rules
 from swarm.config import cluster_from_environment, complete_address
@@ -376,7 +376,13 @@ def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
         flags["engine"] = "auto"
     # Flags win over the topic, but fixed settings are added up from both.
     fix = (*settings.fix, *flags.pop("fix", ()))
-    return read_settings({**settings.model_dump(), **flags, **given, "fix": fix, "not_studied": unread})
+    completed = read_settings({**settings.model_dump(), **flags, **given, "fix": fix, "not_studied": unread})
+    try:
+        completed.question()
+    except SettingWithoutEffect as refusal:
+        named = {name: value for name, value in flags.items() if name in ("env", "family")}
+        raise with_command(refusal, topic, {**named, **given}) from None
+    return completed
 
 
 def read_request(topic: str, settings: StudySettings) -> FrameRequest:

@@ -14,6 +14,7 @@ from swarm.job.settings import LRScheduler as LRScheduler
 from swarm.job.settings import PolicyLoss as PolicyLoss
 from swarm.job.settings import ReasoningParser as ReasoningParser
 from swarm.job.settings import ToolParser as ToolParser
+from swarm.job.train_job import LEFT_OUT as LEFT_OUT
 from swarm.job.train_job import TrainJob as TrainJob
 from swarm.job.train_job import build_job as build_job
 from swarm.job.train_job import first_line as first_line

@@ -12,11 +12,14 @@ from researcher.charter import Charter, Factor, Level, Question
 from researcher.equal_amounts import episodes_per_step, setting_of
 from researcher.execution.preflight import contradict_name
 from researcher.plan import Arm
-from researcher.planner.designs import lay_out
+from researcher.planner.designs import contents_of, lay_out, program_of
 from researcher.planner.language_model.answers import ArmAnswer, Unusable
 from researcher.planner.language_model.briefing import TUNABLE
 from researcher.question.factors import PROGRAM
+from researcher.question.needs import acting
+from researcher.search.rules import PLAIN_PROGRAM
 from researcher.tree import SearchTree
+from swarm import TrainJob
 from swarm.errors import JobInvalid
 from swarm.job import build_job
 
@@ -24,8 +27,6 @@ MAX_EPISODES_PER_STEP = 2_048
 """The largest number of tasks times repeats, sixteen times the usual one.
 
 With more, an arm would simply buy its score with data."""
-PLAIN_PROGRAM = "plain"
-"""The name of the program of an arm that changes only settings."""
 AS_PARENT = "as parent"
 """The name that stands for the program of the parent."""
 
@@ -40,21 +41,6 @@ def start_job(charter: Charter) -> dict[str, Any]:
     """Return the settings that every arm starts from, including those that the factors need."""
     needs = {name: value for factor in charter.asks.factors for name, value in factor.needs.items()}
     return {**charter.job, **{name: value for name, value in needs.items() if name not in charter.asks.fixed}}
-
-
-def program_of(arm: Arm) -> str:
-    """Return the name of the arm's program."""
-    return str(arm.factors.get(PROGRAM, PLAIN_PROGRAM))
-
-
-def contents_of(arm: Arm) -> str:
-    """Return everything about an arm except its name, as text.
-
-    The setting for kept checkpoints is left out: the loop sets it, and nothing that is learned depends on it. Raises
-    JobInvalid if the arm's job is invalid.
-    """
-    job = build_job(dict(arm.job)).resolve().model_dump(mode="json", exclude={"save_freq"})
-    return f"{json.dumps(job, sort_keys=True)} {program_of(arm)}"
 
 
 def read_arms(answers: Sequence[ArmAnswer], charter: Charter, earlier: Mapping[str, Arm]) -> list[Arm]:
@@ -178,13 +164,15 @@ def _read_job(item: ArmAnswer, parent: Arm, charter: Charter) -> dict[str, Any]:
         job["total_steps"] = charter.job["total_steps"]
     job |= item.settings
     try:
-        checked = build_job(job)
+        checked = build_job({**TrainJob().model_dump(mode="json"), **job})
     except JobInvalid as error:
         raise Unusable(f"arm {item.name}: {error.message}") from error
+    if reasons := [reason for name in item.settings if (reason := checked.why_without_effect(name))]:
+        raise Unusable(f"arm {item.name}: {'; '.join(reasons)}")
     if not question.factors and episodes_per_step(job) > MAX_EPISODES_PER_STEP:
         raise Unusable(f"arm {item.name}: batch_size * num_repeat is above {MAX_EPISODES_PER_STEP}")
     # Keep the values as the job parsed them: "1e-3" in quotes becomes a number, a list becomes a tuple.
-    return job | {name: checked.model_dump(mode="json")[name] for name in item.settings}
+    return acting(job | {name: checked.model_dump(mode="json")[name] for name in item.settings})
 
 
 def _usual_operator(source: str | None, parent: Arm, charter: Charter) -> Operator:

@@ -26,16 +26,15 @@ from researcher.equal_amounts import (
 )
 from researcher.errors import TopicInvalid
 from researcher.plan import Arm
-from researcher.planner.designs import BASELINE, DEFAULT_TASK, default_job, draw_up_charter, lay_out
+from researcher.planner.designs import BASELINE, DEFAULT_TASK, default_job, draw_up_charter, lay_out, refuse_equal_arms
 from researcher.planner.language_model.answers import MAX_ARMS, FrameAnswer, Unusable, is_arm_name, parse_answer
-from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP, contents_of
+from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP
 from researcher.planner.language_model.briefing import TUNABLE
 from researcher.question.asking import METRICS_OF, QuestionFlags, build_question, check_asked
 from researcher.question.flags import read_fixed
 from researcher.question.wording import state_question
 from researcher.search.rules import search_rules
 from swarm.environments import is_bundled
-from swarm.errors import JobInvalid
 from swarm.tasks import TASK_FAMILIES
 
 MAX_TOPIC_CHARS = 4_000
@@ -152,17 +151,7 @@ def _check_arms(charter: Charter) -> tuple[Arm, ...]:
             "fewer values, or say --design one-at-a-time"
         )
     arms = hold_equal(lay_out(charter.asks, charter.job), ComparedAt(charter.compared_at), charter.amount)
-    seen: dict[str, str] = {}
-    for arm in arms:
-        try:
-            key = contents_of(arm)
-        except JobInvalid as error:
-            raise TopicInvalid(f"--vary: arm {arm.name}: {error.message}") from error
-        if key in seen:
-            raise TopicInvalid(
-                f"--vary: {seen[key]} and {arm.name} are the same arm at equal {charter.compared_at}: change one"
-            )
-        seen[key] = arm.name
+    refuse_equal_arms(arms, charter)
     return arms
 
 

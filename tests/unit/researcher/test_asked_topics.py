@@ -11,7 +11,7 @@ import pytest
 from topic_commands import frame_command
 
 from researcher.charter import Charter
-from researcher.errors import TopicNotUnderstood
+from researcher.errors import SettingWithoutEffect, TopicNotUnderstood
 from researcher.history import History
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS
@@ -46,6 +46,8 @@ def test_topic_is_answered_as_asked_or_refused_by_name(topic: dict[str, Any]) ->
         charter = _frame(topic["text"])
     except TopicNotUnderstood as refusal:
         assert refusal.parts and len(str(refusal).splitlines()) <= 4
+    except SettingWithoutEffect as refusal:
+        assert refusal.added and len(str(refusal).splitlines()) <= 4
     else:
         _check_answer(topic, charter)
 
@@ -63,7 +65,7 @@ def _refusal(text: str) -> str | None:
     """The line of a refusal that has the command; None where the topic is answered."""
     try:
         _frame(text)
-    except TopicNotUnderstood as refusal:
+    except (TopicNotUnderstood, SettingWithoutEffect) as refusal:
         assert len(str(refusal).splitlines()) <= 4
         [line] = [line for line in str(refusal).splitlines() if "researcher start" in line]
         return line
@@ -157,3 +159,33 @@ def test_documented_topics_are_answered() -> None:
             continue
         answered += 1
     assert answered >= 28
+
+
+@pytest.mark.parametrize(
+    ("text", "fixed"),
+    [
+        ("lr 1e-3 or 3e-3 with KL coefficient 0.05", {"kl_loss_coef": 0.05, "use_kl_loss": True}),
+        ("lr 1e-3 or 3e-3 with KL estimator k1", {"kl_loss_type": "k1", "use_kl_loss": True}),
+        ("lr 1e-3 or 3e-3 with LoRA alpha 32", {"lora_alpha": 32, "lora_rank": 8}),
+        ("lr 1e-3 or 3e-3 at min lr ratio 0.1", {"min_lr_ratio": 0.1, "lr_scheduler_type": "cosine"}),
+        ("Does the KL coefficient matter on sort?", {"use_kl_loss": True}),
+    ],
+)
+def test_a_topic_with_a_setting_that_nothing_would_read_is_refused_with_what_adds_it(
+    text: str, fixed: dict[str, Any]
+) -> None:
+    with pytest.raises(SettingWithoutEffect, match="has no effect while"):
+        _frame(text)
+    line = _refusal(text)
+
+    assert line is not None
+    charter = _frame_of_command(line)
+    assert charter.asks.fixed == {**fixed, "n_gpu": 0}
+    assert all(arm.job[name] == value for arm in RulesPlanner().list_arms(charter) for name, value in fixed.items())
+
+
+@pytest.mark.parametrize("text", ["AdamW vs Muon", "AdamW versus Muon on sort", "optimizer AdamW or Muon"])
+def test_optimizers_that_are_no_setting_are_refused(text: str) -> None:
+    line = _refusal(text)
+
+    assert line is not None and len(_frame_of_command(line).asks.factors) == 1

@@ -21,6 +21,7 @@ from researcher.plan import Arm, Plan
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import read_factors, read_fixed, value_as_text
+from researcher.question.needs import acting, complete_flags
 from researcher.record.log import charter_from_json, to_json
 from researcher.study.settings import StudySettings, read_request, read_settings
 from swarm.job import build_job
@@ -51,11 +52,14 @@ def on_environment(settings: StudySettings) -> FrameRequest:
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS.values() if len(spec.usual) > 1], ids=lambda spec: spec.name)
 def test_two_levels_of_every_factor_are_two_jobs_that_differ_in_that_field_alone(spec: FactorSpec) -> None:
-    values = spec.usual[:2]
-    charter, plan = begin(vary=[f"{spec.name}={','.join(map(value_as_text, values))}"], equal="steps")
+    vary = [f"{spec.name}={','.join(map(value_as_text, spec.usual[:2]))}"]
+    charter, plan = begin(vary=vary, fix=complete_flags((), vary)[0], equal="steps")
 
     one, other = (build_job(dict(arm.job)).model_dump(mode="json") for arm in plan.arms)
-    assert {name for name in one if one[name] != other[name]} == {spec.name}
+    # The coefficient of a term is not in the arm without the term.
+    beside = {name for arms in (plan.arms, plan.arms[::-1]) for name in arms[0].job.keys() - arms[1].job.keys()}
+    assert {name for name in one if one[name] != other[name]} - beside == {spec.name}
+    assert all(build_job(dict(arm.job)).find_lacking(name) for arm in plan.arms for name in beside - arm.job.keys())
     assert [factor.name for factor in charter.asks.factors] == [spec.name]
 
 
@@ -148,6 +152,7 @@ def _check_job(charter: Charter, arm: Arm, levels: tuple[Level, ...], baseline: 
     needs = {name: value for factor in charter.asks.factors for name, value in factor.needs.items()}
     needs = {name: value for name, value in needs.items() if name not in charter.asks.fixed}
     expected = {**charter.job, **needs, **{name: value for level in levels for name, value in level.settings.items()}}
+    expected = acting(expected)
     job = dict(arm.job)
     build_job(job)
     steps, said = job.pop("total_steps"), expected.pop("total_steps")

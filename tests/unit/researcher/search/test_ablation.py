@@ -61,7 +61,7 @@ def test_arm_that_has_run_takes_the_place_of_an_ablation_that_equals_it() -> Non
 
 def test_name_of_an_earlier_ablation_is_not_used_again_and_there_are_only_so_many() -> None:
     known = {"without lr": of("without lr", lr=9e-3)}
-    settings = {"lr": 3e-3, "num_repeat": 16, "gamma": 0.9, "grad_clip": 0.5, "ppo_epochs": 2, "clip_ratio": 0.3}
+    settings = {"lr": 3e-3, "num_repeat": 16, "weight_decay": 0.1, "grad_clip": 0.5, "ppo_epochs": 2, "clip_ratio": 0.3}
 
     found = list_ablations(CHARTER, of("best", **settings), BASE, known)
 

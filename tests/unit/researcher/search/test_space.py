@@ -7,6 +7,7 @@ from researcher.plan import Arm
 from researcher.planner.designs import default_job
 from researcher.planner.rules import RulesPlanner
 from researcher.programs import list_programs, load_program_code
+from researcher.question.needs import acting
 from researcher.search.rules import default_space, programs_of
 from swarm import TrainJob
 
@@ -28,9 +29,9 @@ def levels_of(charter, name: str) -> list[str]:
 def test_every_level_is_a_setting_that_the_service_accepts_and_the_first_is_the_jobs_own(model):
     job = default_job("reverse", steps=None, base={"model": model})
     for factor in default_space(job, ()):
-        values = [TrainJob.model_validate({**job, **factor.needs, **level.settings}) for level in factor.levels]
+        values = [TrainJob.model_validate(acting({**job, **factor.needs, **level.settings})) for level in factor.levels]
         assert len(values) == len(set(map(repr, values))) > 1
-        own = TrainJob.model_validate({**factor.needs, **job})
+        own = TrainJob.model_validate(acting({**factor.needs, **job}))
         assert values[0].resolve() == own.resolve(), factor.name
 
 

@@ -1,0 +1,80 @@
+"""The settings of a question that nothing would read, and the flags that add what they need."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from researcher.charter import Factor
+from researcher.errors import SettingWithoutEffect, TopicInvalid
+from researcher.question.factors import why_no_factor
+from researcher.question.flags import read_factors, read_fixed, value_as_text
+from swarm import TrainJob
+from swarm.job import LEFT_OUT, TRAITS, Purpose
+
+
+def check_effect(fixed: Mapping[str, Any], factors: Sequence[Factor], flags_of_settings: Mapping[str, str]) -> None:
+    """Raise SettingWithoutEffect for a fixed or varied setting that acts in no arm.
+
+    `flags_of_settings` are the flags of settings that have one of their own.
+    """
+    for name, lacking in _find_lacking(fixed, factors):
+        if any(TRAITS[key].purpose is Purpose.SCORING for key in lacking):
+            raise TopicInvalid(f"--fix: {name} has no effect in a study: {why_no_factor('eval_every')}")
+        resolved = TrainJob.model_construct(**fixed).resolve()
+        present = " and ".join(f"{key} is {value_as_text(getattr(resolved, key))}" for key in lacking)
+        added = [
+            word
+            for key, value in lacking.items()
+            for word in _assigned(key, value_as_text(value), flags_of_settings.get(key))
+        ]
+        flag = "--fix" if name in fixed else "--vary"
+        raise SettingWithoutEffect(
+            f"{flag}: {name} has no effect while {present}: add {shlex.join(added)}, or leave {name} out", added
+        )
+
+
+def complete_flags(fix: Sequence[str], vary: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return fixed and varied values of a proposed question in which every setting has an effect.
+
+    What another setting needs is fixed, even if the question would have varied it. A fixed value that no other fixed
+    value lets act is left out.
+    """
+    fixed, factors = read_fixed(fix), read_factors(vary)
+    needs = [need for factor in factors for name in factor.varied for need in TRAITS[name].needs]
+    varied = {factor.name: (text, factor) for factor, text in zip(factors, vary, strict=True)}
+    for need in needs:
+        levels = varied[need.setting][1].levels if need.setting in varied else ()
+        if not all(need.is_met(level.settings.get(need.setting)) for level in levels):
+            fixed[need.setting] = need.adds
+            del varied[need.setting]
+    for name, lacking in list(_find_lacking(fixed, [factor for _, factor in varied.values()])):
+        if fixed.keys() & lacking.keys():
+            fixed.pop(name, None)
+        else:
+            fixed |= lacking
+    return [f"{name}={value_as_text(value)}" for name, value in fixed.items()], [text for text, _ in varied.values()]
+
+
+def acting(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an arm's job without those that nothing reads beside the others."""
+    job = TrainJob.model_construct(**settings)
+    return {name: value for name, value in settings.items() if not job.find_lacking(name)}
+
+
+def _find_lacking(fixed: Mapping[str, Any], factors: Sequence[Factor]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each fixed or varied setting that acts in no arm, with what it lacks."""
+    arms = [fixed, *({**fixed, **level.settings} for factor in factors for level in factor.levels)]
+    jobs = [TrainJob.model_construct(**settings) for settings in arms]
+    for name in dict.fromkeys(name for settings in arms for name in settings):
+        if all(settings.get(name) in LEFT_OUT for settings in arms):
+            continue
+        of_jobs = [job.find_lacking(name) for job in jobs]
+        # What an arm has need not be fixed: a rank that is varied from 0 to 8 is one that alpha acts with.
+        if lacking := {key: value for key, value in of_jobs[0].items() if all(key in each for each in of_jobs)}:
+            yield name, lacking
+
+
+def _assigned(name: str, value: str, flag: str | None) -> tuple[str, str]:
+    return ("--fix", f"{name}={value}") if flag is None else (flag, value)

@@ -24,8 +24,8 @@ Column "live" says when a change can hold at the earliest: from the next *step*,
 trained or after that; or from the next *batch*, for what is read from the first episode of a batch on and never changes
 within one.
 
-Column "needs" says what a setting needs to have an effect. A job that gives the setting without it is refused, and so is
-a change of a running job.
+Column "needs" says what a setting needs to have an effect. A job that gives the setting without it is refused, and so
+is a change of a running job.
 
 {job}
 ### What cannot change while a job runs

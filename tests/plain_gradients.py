@@ -120,7 +120,7 @@ def actor_config(job: TrainJob) -> ActorConfig:
             rollout_correction=RolloutCorrectionConfig(**bypass_settings(job)),
         ),
         loss_agg_mode=str(job.loss_agg_mode),
-        loss_scale_factor=job.loss_scale_factor or job.max_response_length,
+        loss_scale_factor=job.loss_scale_factor or job.reply_tokens,
         entropy_coeff=job.entropy_coeff,
         use_kl_loss=job.use_kl_loss,
         kl_loss_coef=job.kl_loss_coef,

@@ -39,6 +39,7 @@ from swarm.program import (
     measure,
     place_program,
 )
+from swarm.program.limits import reply_limit
 from swarm.sandbox import Sandbox
 from swarm.tasks import Split
 
@@ -130,7 +131,7 @@ class RunScorer:
                 f"the program broke {len(result.broken)} of {result.n} {phase} attempts, and the worst possible "
                 f"score is unknown; the first: {result.broken[0].error}"
             )
-        drawn = {**details, "sampling_seed": sampling_seed}
+        drawn = {**details, "sampling_seed": sampling_seed, "max_tokens": reply_limit(client, environment)}
         if check is not None:
             drawn[MANIPULATION] = self._count_passing(client, run, check, ended)
         if has_agent:

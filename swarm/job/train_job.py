@@ -103,11 +103,15 @@ class TrainJob(JobSettings):
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
                 "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),
                 "rollout_is": self.rollout_is or self._automatic_correction,
-                "max_response_length": self.max_response_length or RESPONSE_TOKENS,
                 "clip_ratio_low": self.clip_ratio if self.clip_ratio_low is None else self.clip_ratio_low,
                 "clip_ratio_high": self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high,
             }
         )
+
+    @property
+    def reply_tokens(self) -> int:
+        """The most tokens of a model call that names no limit."""
+        return self.max_response_length or RESPONSE_TOKENS
 
     @property
     def has_critic(self) -> bool:

@@ -79,17 +79,23 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ModelKey:
-    """The address, the key and the name of the model of one role, for one attempt."""
+    """The address, the key and the name of the model of one role, for one attempt.
+
+    A reply has at most `max_tokens` tokens, unless the agent asks for another limit.
+    """
 
     base_url: str
     api_key: str
     name: str
+    max_tokens: int
 
 
-def model_of(keys: Mapping[str, ModelKey], max_tokens: int, http: httpx.Client) -> Model:
+def model_of(keys: Mapping[str, ModelKey], http: httpx.Client) -> Model:
     """Return the model of an attempt, with the models of all its roles. Without roles the only key of `keys` is ""."""
     by_role: dict[str, Model] = {}
-    models = {role: Model(key.base_url, key.api_key, key.name, max_tokens, http, by_role) for role, key in keys.items()}
+    models = {
+        role: Model(key.base_url, key.api_key, key.name, key.max_tokens, http, by_role) for role, key in keys.items()
+    }
     by_role.update({role: model for role, model in models.items() if role})
     return next(iter(models.values()))
 

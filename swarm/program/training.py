@@ -27,6 +27,7 @@ from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, RecordedSession, mo
 from swarm.program.base import PLAIN, Program, answer_in_turn, rewards_of
 from swarm.program.faults import ServerWatch, fault_of
 from swarm.program.gates import POLL_S, until_rest
+from swarm.program.limits import reply_limit
 from swarm.program.order import TaskOrder, give_up_dead
 from swarm.program.roles import ONE_ROLE, Servers, clients_of, open_episodes
 from swarm.schemas import MAX_REPLIES, MAX_REPLY_TEXTS, EngineState, Status
@@ -98,7 +99,6 @@ def train(
     failures = 0
     sampling = EpisodeSampling(max_calls=attempt_calls, max_tokens=attempt_tokens)
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
-        player = _Player(program, environment, http)
         while (status := first.status()).step < job.total_steps:
             number = min(order.chunk, _lacking(status, job.total_steps, job.batch_size))
             number = gate(number) if gate else number
@@ -107,8 +107,10 @@ def train(
             started_at = watch.started_at
             chosen = order.take(number, status.step / job.total_steps)
             by_id = {each.task.task_id: each for each in chosen}
+            # The job may change while it runs.
+            player = _Player.of(program, environment, http, clients)
 
-            def attempt(task: Task, by_id: dict[str, EnvironmentTask] = by_id) -> None:
+            def attempt(task: Task, by_id: dict[str, EnvironmentTask] = by_id, player: _Player = player) -> None:
                 with open_episodes(servers, task, sampling) as episodes:
                     episodes.outputs.update(player.trained(by_id[task.task_id], episodes.credentials))
 
@@ -191,7 +193,7 @@ def measure(
     # The limits and the temperature go to the server, because the program must not see that it is evaluated.
     sampling = EpisodeSampling(temperature=EVAL_TEMPERATURE, max_calls=attempt_calls, max_tokens=attempt_tokens)
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
-        player = _Player(program, environment, http)
+        player = _Player.of(program, environment, http, clients)
 
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
             if on_attempt is not None:
@@ -236,12 +238,21 @@ def _idle_limit(environment: Environment) -> float:
 class _Player:
     """The program, its environment and the connections to servers, for all attempts of a training or a score.
 
-    If the environment has an agent of its own, no program takes part.
+    If the environment has an agent of its own, no program takes part. `limits` are the most tokens of a reply, by role.
     """
 
     program: Program
     environment: Environment
     http: httpx.Client
+    limits: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls, program: Program, environment: Environment, http: httpx.Client, clients: Mapping[str, SwarmClient]
+    ) -> _Player:
+        """Return the player with the limits of the jobs that are in force now."""
+        limits = {role: reply_limit(client, environment) for role, client in clients.items()}
+        return cls(program, environment, http, limits)
 
     def trained(self, item: EnvironmentTask, credentials: Mapping[str, Credentials]) -> dict[str, WorkflowOutput]:
         """Make one attempt with the episode of each role, and return the output of each episode."""
@@ -286,8 +297,8 @@ class _Player:
         """Make one attempt and return its transcript and grade; `session` records its messages."""
         environment = self.environment
         if isinstance(environment, DrivenEnvironment):
-            [key] = credentials.values()
-            return environment.run(item, key.base_url, key.api_key, key.model, environment.max_tokens)
+            [(role, key)] = credentials.items()
+            return environment.run(item, key.base_url, key.api_key, key.model, self.limits[role])
         session = session or open_session(environment, item)
         self._answer(item, credentials, session)
         return session.transcript, environment.grade(item, session.transcript)
@@ -309,8 +320,10 @@ class _Player:
 
     def _answer(self, item: EnvironmentTask, credentials: Mapping[str, Credentials], session: RecordedSession) -> None:
         """Run the agent of the program on the session."""
-        keys = {role: ModelKey(key.base_url, key.api_key, key.model) for role, key in credentials.items()}
-        answer = self.program.agent(item.task, model_of(keys, self.environment.max_tokens, self.http), session)
+        keys = {
+            role: ModelKey(key.base_url, key.api_key, key.model, self.limits[role]) for role, key in credentials.items()
+        }
+        answer = self.program.agent(item.task, model_of(keys, self.http), session)
         if answer is not None and not session.is_over:
             session.reply(answer)
 
@@ -338,7 +351,8 @@ def play(
     ):
         try:
             keys = {ONE_ROLE: episode.credentials}
-            transcript, grade = _Player(program, environment, http).played(item, keys, session)
+            player = _Player.of(program, environment, http, {ONE_ROLE: client})
+            transcript, grade = player.played(item, keys, session)
         except SwarmError:
             raise
         except Exception as error:

@@ -144,7 +144,7 @@ class ModelService:
         return SamplingDefaults(
             temperature=self.job.temperature if temperature is None else temperature,
             top_p=1.0,
-            max_tokens=self.job.max_response_length,
+            max_tokens=self.job.reply_tokens,
             stop_token_ids=self.codec.stop_token_ids,
         )
 

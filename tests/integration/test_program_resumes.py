@@ -97,7 +97,7 @@ def test_a_run_that_was_cut_off_trains_what_is_missing_and_a_longer_one_goes_on(
         for task in (wanted[1], wanted[1], wanted[2]):
             with dead.open_episode(task) as episode:
                 key = episode.credentials
-                model_of({"": ModelKey(key.base_url, key.api_key, key.model)}, 4, http).chat(
+                model_of({"": ModelKey(key.base_url, key.api_key, key.model, 4)}, http).chat(
                     [{"role": "user", "content": task.main_query}]
                 )
                 episode.output = WorkflowOutput(0.5)

@@ -66,6 +66,23 @@ def test_an_own_agent_and_reward_are_trained_and_judged_by_the_true_grade(own: P
         assert client.job().job["experiment_name"] == "longer"
 
 
+@pytest.mark.parametrize(("limit", "tokens", "said"), [(3, 3, "replies have at most 3"), (99, 16, "changes no reply")])
+def test_the_smaller_limit_of_a_reply_binds_in_training_and_in_scores_and_the_line_says_so(
+    own: Path, start_server: Any, limit: int, tokens: int, said: str
+) -> None:
+    (own / "job.yaml").write_text(f"{JOB}max_response_length: {limit}\n")
+    url = start_server().url
+    done = train(own, "--url", url)
+    assert done.exit_code == 0, done.output
+    assert said in done.stderr
+    assert json.loads(done.stdout)["max_response_length"] == (tokens if tokens == limit else None)
+    with SwarmClient(url) as client:
+        kinds = {(each.episode_id, each.episode_type) for each in client.episodes(limit=1000)}
+        turns = [(kind, turn) for name, kind in kinds for turn in client.episode(name).turns]
+    assert {(kind, turn.params["max_tokens"]) for kind, turn in turns} == {("train", tokens), ("eval", tokens)}
+    assert 0 < max(len(turn.output_ids) for _, turn in turns) <= tokens
+
+
 def test_a_model_of_the_users_own_is_trained_at_the_rate_of_its_size(own: Path, start_server: Any) -> None:
     small = shutil.copytree(BUNDLED_DIRECTORIES["nano"], own / "small")
     url = start_server().url

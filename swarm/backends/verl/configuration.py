@@ -168,7 +168,8 @@ def _implied(job: TrainJob, model_directory: Path, given: Mapping[str, Any]) -> 
 def _passed(job: TrainJob) -> dict[str, Any]:
     """Return the settings that have the value of a field as it is. Those of a critic are left out without one."""
     unread = {name for name, traits in TRAITS.items() if CRITIC in traits.needs and not job.has_critic}
-    return {path: getattr(job, field) for path, field in PASSED.items() if field not in unread}
+    passed = {path: getattr(job, field) for path, field in PASSED.items() if field not in unread}
+    return passed | {path: job.reply_tokens for path, field in PASSED.items() if field == "max_response_length"}
 
 
 def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:
         "algorithm.rollout_correction.bypass_mode": not is_corrected
         and "algorithm.rollout_correction.rollout_rs" not in given,
         f"{ACTOR}.policy_loss.rollout_correction": {"_target_": CORRECTION, **bypass_settings(job)},
-        f"{ACTOR}.loss_scale_factor": job.loss_scale_factor or job.max_response_length,
+        f"{ACTOR}.loss_scale_factor": job.loss_scale_factor or job.reply_tokens,
     }
 
 

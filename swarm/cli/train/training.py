@@ -144,6 +144,7 @@ class _Training:
         from swarm.client import SwarmClient
         from swarm.processes.child import own_name
         from swarm.program import train as train_program
+        from swarm.program.limits import describe_limits, reply_limit
         from swarm.program.steps import watch_steps
 
         record = take_up(folder, wanted, has_own_server=url is None)
@@ -156,6 +157,8 @@ class _Training:
             if warning := warning_of(self.tasks):
                 typer.echo(f"swarm: {warning}", err=True)
             self._report_progress(directory, status)
+            if limits := describe_limits(self.environment, self.job):
+                typer.echo(limits, err=True)
             scores = MeasuredScores(client, self._evaluate(client), self.tasks, self.job.batch_size)
             record = scores.base(folder, record, status.step, is_own_server=url is None)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
@@ -170,12 +173,14 @@ class _Training:
             recorded = scored_steps(client)
             evaluations, changes, faults = scores.merged_with(recorded), _changes(client), _faults(client)
             ended = self._end_at_best(client, recorded, last)
+            limit = reply_limit(client, self.environment)
             if url is None:
                 client.save_checkpoint()
         before, remembered_from = record.base_score, record.base_score_remembered_from
         return {
             "env": self.environment.name, "digest": self.environment.digest, "program": self.program.name,
             "steps": done.steps, "failed_episodes": done.failures,
+            "max_response_length": limit if limit < self.environment.max_tokens else None,
             "before": None if before is None else before.figures(),
             "before_remembered_from": None if remembered_from is None else remembered_from.isoformat(),
             "after": ended.score.figures(), "ended_at": ended.step, "evaluations": evaluations, "guard": faults,
@@ -300,6 +305,8 @@ def _in_one_line(figures: Mapping[str, Any]) -> str:
     where = f"{steps} steps"
     if figures["ended_at"] not in {steps, None}:
         where += f", and it ends at step {figures['ended_at']}, the best"
+    if (limit := figures["max_response_length"]) is not None:
+        where += f", with replies of at most {limit} tokens"
     if figures["before"] is None:
         return f"{figures['env']}: {after} after {where}; the base score is not known"
     return f"{figures['env']}: {HeldOutScore(**figures['before']).text} -> {after} in {where}"

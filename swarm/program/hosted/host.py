@@ -95,7 +95,7 @@ class Host:
         if call.function == "agent":
             assert call.task is not None
             keys = {role: replace(key, base_url=self._server + key.base_url) for role, key in call.keys.items()}
-            model = model_of(keys, call.max_tokens, self._http)
+            model = model_of(keys, self._http)
             session = RecordedSession(HostedSession(call, self), call.tools, math.inf)
             return program.agent(call.task, model, session)
         if call.function == "reward":

@@ -153,9 +153,9 @@ class ProgramProcess:
         models = {role: model.role(role) for role in model.roles} or {ONE_ROLE: model}
         path = urlsplit(model.base_url).path.removeprefix(urlsplit(self._place.server_url).path.rstrip("/"))
         place = path if self._router is None else BASE_PATH
-        given = {role: ModelKey(place, each.api_key, each.name) for role, each in models.items()}
+        given = {role: ModelKey(place, each.api_key, each.name, each.max_tokens) for role, each in models.items()}
         call = CallLine(
-            id=next(self._numbers), function="agent", task=_shown(task), keys=given, max_tokens=model.max_tokens,
+            id=next(self._numbers), function="agent", task=_shown(task), keys=given,
             messages=[dict(message) for message in session.messages], tools=[dict(tool) for tool in session.tools],
         )  # fmt: skip
         keys = {each.api_key: each.base_url for each in models.values()}

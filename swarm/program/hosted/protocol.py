@@ -36,7 +36,7 @@ class ReadyLine(Line):
 class CallLine(Line):
     """A call of one function of the program.
 
-    The agent gets task, keys, max_tokens, messages and tools. The reward gets task, messages and grade. The schedule
+    The agent gets task, keys, messages and tools. The reward gets task, messages and grade. The schedule
     gets tasks and progress. The base URLs of `keys`, by role, are paths on the program's server.
     """
 
@@ -44,7 +44,6 @@ class CallLine(Line):
     function: Literal["agent", "reward", "schedule"]
     task: Task | None = None
     keys: dict[str, ModelKey] = {}
-    max_tokens: int = 0
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
     grade: Grade | None = None

@@ -121,15 +121,15 @@ def test_other_rewards_are_failures_of_the_program(returned: Any, roles: tuple[s
 
 
 def test_a_model_leads_to_those_of_all_roles_and_names_them() -> None:
-    keys = {role: ModelKey(f"http://{role}/v1", f"key of {role}", "nano") for role in ("solver", "checker")}
+    keys = {role: ModelKey(f"http://{role}/v1", f"key of {role}", "nano", 8) for role in ("solver", "checker")}
     with httpx.Client() as http:
-        model = model_of(keys, 8, http)
+        model = model_of(keys, http)
         assert model.roles == ("solver", "checker")
         assert model is model.role("solver") and model.role("checker").api_key == "key of checker"
         assert model.role("checker").role("solver") is model
         with pytest.raises(BadRequest, match="no role 'judge': the roles are solver, checker"):
             model.role("judge")
-        alone = model_of({"": keys["solver"]}, 8, http)
+        alone = model_of({"": keys["solver"]}, http)
         assert alone.roles == ()
         with pytest.raises(BadRequest, match=r"this run has one model, no roles; .* --server checker=URL"):
             alone.role("checker")

@@ -191,7 +191,7 @@ class Objective:
             dp_size=1,
             batch_num_tokens=size.tokens,
             global_batch_size=size.rows,
-            loss_scale_factor=self._job.loss_scale_factor or self._job.max_response_length,
+            loss_scale_factor=self._job.loss_scale_factor or self._job.reply_tokens,
         )
         correction = scores.correction
         policy, means = self._policy_loss(

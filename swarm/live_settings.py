@@ -150,10 +150,13 @@ def check_names(settings: Mapping[str, Any]) -> None:
             raise BadRequest(f"{name}: unknown setting{did_you_mean(name, TrainJob.model_fields)}", param=name)
 
 
-def check_effect(job: TrainJob, settings: Mapping[str, Any]) -> None:
-    """Raise BadRequest for the first of these settings that has no effect in `job`, which has all of them."""
+def check_effect(before: TrainJob, after: TrainJob, settings: Mapping[str, Any]) -> None:
+    """Raise BadRequest for the first of these settings that acts neither in the job before the change nor after it.
+
+    A change that ends what a setting acts on may set it back, or bound how what is under way ends.
+    """
     for name in settings:
-        if reason := job.why_without_effect(name):
+        if (reason := after.why_without_effect(name)) and before.find_lacking(name):
             raise BadRequest(reason, param=name)
 
 

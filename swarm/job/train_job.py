@@ -24,7 +24,7 @@ from swarm.job.settings import (
 )
 from swarm.spelling import with_hints
 
-LEFT_OUT: Final = (None, "auto", {}, [])
+LEFT_OUT: Final[tuple[Any, ...]] = (None, "auto", {}, [])
 """Values by which a setting is left out as if the job did not name it."""
 
 

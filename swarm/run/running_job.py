@@ -113,7 +113,7 @@ class RunningJob:
     async def _checked(self, begin: int, settings: Mapping[str, Any]) -> JobTimeline:
         try:
             changed = self.timeline.with_change(begin, settings)
-            check_effect(changed.at(begin), settings)
+            check_effect(self.timeline.at(begin), changed.at(begin), settings)
             check_engine(changed)
             if self._check is not None:
                 await asyncio.to_thread(self._check, changed.at(begin))

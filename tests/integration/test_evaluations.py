@@ -43,7 +43,9 @@ time.sleep(600)
 
 @contextmanager
 def rolling(start_server: Any, **settings: Any) -> Iterator[tuple[httpx.Client, SwarmClient]]:
-    with connected(start_server(JOB.model_copy(update=settings)).url) as (http, client):
+    # Without scores their number of episodes would be refused.
+    usual = {"eval_episodes": 200} if settings.get("eval_every") == 0 else {}
+    with connected(start_server(JOB.model_copy(update={**usual, **settings})).url) as (http, client):
         wait_for_state(http, "ROLLING")
         yield http, client
 

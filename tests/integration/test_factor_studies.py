@@ -15,6 +15,7 @@ from experiments_db import ExperimentStatus, RunStatus, open_store
 from researcher.cli import app
 from researcher.question.factors import SPECS
 from researcher.question.flags import value_as_text
+from researcher.question.needs import complete_flags
 from swarm.job import build_job
 
 SMALL = ["--engine", "fake", "--planner", "rules", "--seeds", "1", "--eval-episodes", "2", "--env", "copy", "--json"]
@@ -44,6 +45,7 @@ def start(*words: str) -> Any:
 def check_study(server: str, home: Path, name: str, levels: tuple[Any, Any], fields: set[str]) -> None:
     """Two arms that differ in `fields` alone are trained, scored and judged."""
     words = ["--vary", f"{name}={','.join(map(value_as_text, levels))}", "--equal", "steps", "--servers", server]
+    words += [word for fixed in complete_flags((), words[1:2])[0] for word in ("--fix", fixed)]
     words += [word for fixed, value in TINY.items() if fixed != name for word in ("--fix", f"{fixed}={value}")]
     if name == "stop_rule":
         Path("varied.py").write_text(VARIED_REWARD)
@@ -87,8 +89,11 @@ def test_arms_of_a_factor_are_judged_and_differ_in_its_fields_alone(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--vary", "verl={trainer.a: 1},{trainer.a: 2}"], "engine verl alone reads these settings"),
-        (["--vary", "lr=1e-3,3e-3", "--fix", "verl={trainer.a: 1}"], "engine verl alone reads these settings"),
+        (
+            ["--vary", "verl={trainer.a: 1},{trainer.a: 2}"],
+            "verl has no effect while engine is fake: add --engine verl",
+        ),
+        (["--vary", "lr=1e-3,3e-3", "--fix", "verl={trainer.a: 1}"], "verl has no effect while engine is fake"),
         (["--vary", "mixture={copy: 1},{sort: 1}"], "mixture is no factor: all tasks of an environment are of one"),
         (["--vary", "gdpo_reward_keys=[a],[b]"], "gdpo_reward_keys is no factor: it is about rewards by name"),
         (["--vary", "gdpo_reward_weights=[1],[2]"], "gdpo_reward_weights is no factor: it is about rewards by name"),

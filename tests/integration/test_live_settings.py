@@ -71,7 +71,7 @@ def test_a_later_step_is_named_and_shown_ahead_and_of_two_changes_for_one_step_t
     start_server: Any,
 ) -> None:
     with rolling(start_server) as (http, client):
-        client.change_job({"lr": 1e-4, "kl_loss_coef": 0.5}, at_step=2)
+        client.change_job({"lr": 1e-4, "entropy_coeff": 0.5}, at_step=2)
         client.change_job({"lr": 1e-5}, at_step=2)
         client.change_job({"lr": 1e-6}, at_step=3)
         status = client.status()
@@ -80,12 +80,12 @@ def test_a_later_step_is_named_and_shown_ahead_and_of_two_changes_for_one_step_t
             run_batch(http, tasks=2, repeats=2, name=f"batch-{step}")
             wait_for_step(http, step)
         assert settings_by_step(http) == {
-            1: {}, 2: {"lr": 1e-5, "kl_loss_coef": 0.5}, 3: {"lr": 1e-6, "kl_loss_coef": 0.5}
+            1: {}, 2: {"lr": 1e-5, "entropy_coeff": 0.5}, 3: {"lr": 1e-6, "entropy_coeff": 0.5}
         }  # fmt: skip
         assert client.status().changes_ahead == []
         details = [event.detail for event in client.past_events() if event.kind == "job.changed"]
         assert details[0] == {
-            "job_id": 1, "revision": 1, "at_step": 2, "settings": {"lr": 1e-4, "kl_loss_coef": 0.5}
+            "job_id": 1, "revision": 1, "at_step": 2, "settings": {"lr": 1e-4, "entropy_coeff": 0.5}
         }  # fmt: skip
 
 

@@ -103,9 +103,13 @@ def test_a_record_of_a_whole_job_is_read_whatever_its_other_settings_need(name: 
 
 def test_a_change_of_a_running_job_is_refused_if_nothing_reads_it() -> None:
     timeline = JobTimeline(TrainJob(total_steps=9, lr_scheduler_type="linear", min_lr_ratio=0.1))
-    constant = {"lr_scheduler_type": "constant"}
-    check_effect(timeline.with_change(3, constant).at(3), constant)
-    for changes in ({"kl_loss_coef": 0.05}, {"dro_beta": 0.1}, {**constant, "min_lr_ratio": 0.2}):
+
+    def change(settings: dict[str, Any]) -> None:
+        check_effect(timeline.at(3), timeline.with_change(3, settings).at(3), settings)
+
+    change({"lr_scheduler_type": "constant"})
+    change({"lr_scheduler_type": "constant", "min_lr_ratio": 0.0})
+    change({"dro_beta": None})
+    for settings in ({"kl_loss_coef": 0.05}, {"dro_beta": 0.1}, {"rollout_is_threshold": 3.0}):
         with pytest.raises(BadRequest, match="has no effect while"):
-            check_effect(timeline.with_change(3, changes).at(3), changes)
-    check_effect(timeline.with_change(3, {"dro_beta": None}).at(3), {"dro_beta": None})
+            change(settings)

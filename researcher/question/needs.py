@@ -42,19 +42,25 @@ def complete_flags(fix: Sequence[str], vary: Sequence[str]) -> tuple[list[str], 
     value lets act is left out.
     """
     fixed, factors = read_fixed(fix), read_factors(vary)
-    needs = [need for factor in factors for name in factor.varied for need in TRAITS[name].needs]
+    # A level of one factor, such as a named algorithm, has what its settings need.
+    of_factors = [(factor, need) for factor in factors for name in factor.varied for need in TRAITS[name].needs]
+    needs = [need for factor, need in of_factors if need.setting not in factor.varied]
     varied = {factor.name: (text, factor) for factor, text in zip(factors, vary, strict=True)}
+    added: dict[str, Any] = {}
     for need in needs:
         levels = varied[need.setting][1].levels if need.setting in varied else ()
         if not all(need.is_met(level.settings.get(need.setting)) for level in levels):
-            fixed[need.setting] = need.adds
+            added[need.setting] = need.adds
             del varied[need.setting]
-    for name, lacking in list(_find_lacking(fixed, [factor for _, factor in varied.values()])):
+    idle: set[str] = set()
+    for name, lacking in list(_find_lacking(fixed | added, [factor for _, factor in varied.values()])):
         if fixed.keys() & lacking.keys():
-            fixed.pop(name, None)
+            idle.add(name)
         else:
-            fixed |= lacking
-    return [f"{name}={value_as_text(value)}" for name, value in fixed.items()], [text for text, _ in varied.values()]
+            added |= lacking
+    kept = [text for text in fix if not idle & read_fixed([text]).keys()]
+    kept += [f"{name}={value_as_text(value)}" for name, value in added.items()]
+    return kept, [text for text, _ in varied.values()]
 
 
 def acting(settings: Mapping[str, Any]) -> dict[str, Any]:

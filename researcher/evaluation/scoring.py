@@ -38,8 +38,8 @@ from swarm.program import (
     ProgramProcess,
     measure,
     place_program,
+    reply_limit,
 )
-from swarm.program.limits import reply_limit
 from swarm.sandbox import Sandbox
 from swarm.tasks import Split
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from swarm.program.hosted.process import MAX_HUNG as MAX_HUNG
     from swarm.program.hosted.process import ProgramProcess as ProgramProcess
     from swarm.program.hosted.process import place_program as place_program
+    from swarm.program.limits import reply_limit as reply_limit
     from swarm.program.order import RUN_MARK as RUN_MARK
     from swarm.program.training import EVAL_TEMPERATURE as EVAL_TEMPERATURE
     from swarm.program.training import EndedAttempt as EndedAttempt

@@ -76,6 +76,7 @@ from experiments_db.records import (
     StoredDecision as StoredDecision,
     StoredHypothesis as StoredHypothesis,
     Study as Study,
+    StudySeal as StudySeal,
     StudyRuns as StudyRuns,
     hash_json as hash_json,
 )

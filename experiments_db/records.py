@@ -562,6 +562,18 @@ class StudyDigest:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class StudySeal:
+    """The digests that were taken once nothing worked on a study any more.
+
+    `files` describes each file by its path below the folder of the study: `bytes`, `sha256` and, for a ledger, `rows`,
+    the digest of what a compaction leaves. `rows` are those that no earlier digest covers.
+    """
+
+    files: Mapping[str, JsonObject]
+    rows: StudyDigest
+
+
 def _describe_difference(then: TableDigest, now: TableDigest) -> str:
     if then.rows == now.rows:
         return f"some of the {now.rows} rows were changed since the study ended"

@@ -202,8 +202,8 @@ def _enum(values: type[StrEnum]) -> Enum:
 
 
 STUDIES = _rows(
-    "studies", Study, "study", Column("digest", Json), Column("revision", TYPES[int], nullable=False, default=0),
-    Index(None, "created_at"),
+    "studies", Study, "study", Column("digest", Json), Column("seal", Json),
+    Column("revision", TYPES[int], nullable=False, default=0), Index(None, "created_at"),
 )  # fmt: skip
 CHARTERS = _rows("charters", StoredCharter, "charter of study", key=("study_id",))
 HYPOTHESES = _rows(

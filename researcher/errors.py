@@ -6,6 +6,7 @@ ResearchError            1
 │   └── SettingWithoutEffect 2   a setting that nothing reads in any arm
 ├── StudyNotFound        3   the database has no study of this id
 ├── FindingNotFound      3   the database has no finding of this id
+├── KeyUnusable          2   a key cannot sign, or no signature can be checked with it
 ├── ServerProblem        5   a swarm server cannot be reached or started
 │   └── ServerInUse     75   another study uses the server
 ├── RunBroken              1   a run cannot go on or cannot be scored; the study can
@@ -62,6 +63,10 @@ class SettingWithoutEffect(TopicInvalid):
     def __init__(self, message: str, added: Sequence[str]) -> None:
         super().__init__(message)
         self.added = tuple(added)
+
+
+class KeyUnusable(ResearchError):
+    exit_code = 2
 
 
 class StudyNotFound(ResearchError):

@@ -20,6 +20,8 @@ KEY, MEASURED_ON = "base_key", "measured_on"
 # Keys in the external ids of a run.
 CHECKPOINTS = "checkpoints"
 """The paths of checkpoints to score in mid-training, by step."""
+MANIFESTS = "manifests"
+"""The SHA-256 of the manifest of each kept checkpoint, by its path. A manifest has the digests of its files."""
 PRUNED = "pruned"
 """The paths of checkpoints that the study has removed."""
 RECORD = "record"
@@ -31,6 +33,9 @@ ENDED_AT = "ended_at"
 """The step with which the study ended the run's job."""
 ENDED_BY = "ended_by"
 """The diagnosis for which the study ends the job, until the run is over."""
+
+MANIFEST, LEDGER = "manifest.json", "ledger.db"
+"""Files that a server writes: in each checkpoint the digests of its other files, and in its home the record."""
 
 RESUME_FROM = "resume_from"
 """The setting of a job for the checkpoint that its training goes on from."""

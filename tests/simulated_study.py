@@ -36,6 +36,7 @@ from researcher.plan import Arm, Hypothesis, Plan
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, keep_file, to_json
 from researcher.record.runs import Trial, job_of, run_key
+from researcher.record.seal import seal
 from researcher.report.write import build_report
 from researcher.servers.server_pool import ServerPool
 from swarm import Evaluation
@@ -119,6 +120,7 @@ class Simulation:
         with nullcontext() if self.has_images else reports_without_images():
             report(deps, first_state(study.id))
         deps.environments.close()
+        seal(store, study.id, deps.home)
         return simulated
 
     def _train(self, study: SimulatedStudy, number: int) -> None:

@@ -66,7 +66,8 @@ class StudyStore(StoreBase):
     def set_study_status(self, study_id: str, status: StudyStatus, reason: str | None = None) -> Study:
         """Set any status after any other, because a stopped or failed study can be resumed. Raises RecordNotFound.
 
-        A status that ends the study also stores the digest of its rows. Any other status removes the digest.
+        A status that ends the study also stores the digest of its rows. Any other status removes the digest. Each
+        removes the seal, which is stored once nothing works on the study any more.
         """
         digest = self._take_digest(study_id) if status.is_end else None
         now = self._clock()
@@ -80,6 +81,7 @@ class StudyStore(StoreBase):
                 updated_at=now,
                 finished_at=None if status in OPEN_STATUSES else now,
                 digest=digest,
+                seal=None,
             )
 
     def _take_digest(self, study_id: str) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from experiments_db.trainings import (
     SystemPoint,
     TrainedEpisode,
     TrainingNews,
+    TrainingPoint,
     TrainingScore,
 )
 
@@ -119,6 +120,10 @@ class TrainingStore(StoreBase):
             for point in connection.execute(statement, {"owner_ids": list(training_ids)}):
                 found.setdefault(point.training_id, {})[point.name] = point.value
         return found
+
+    def list_training_points(self, training_id: str) -> list[TrainingPoint]:
+        """Return all points of a training's curves, by name and step."""
+        return self._list(TRAINING_POINTS, training_id=training_id)
 
     def list_training_scores(self, training_ids: Collection[str]) -> list[TrainingScore]:
         """Return held-out scores by training and step."""

@@ -157,21 +157,29 @@ def report(
 @app.command()
 def verify(
     study_id: NewestStudyArgument = None,
+    sign: Annotated[Path | None, typer.Option(help="Private ed25519 key of OpenSSH: sign the record with it.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Public key, FILE.pub: check the signature of the record.")] = None,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Recompute every number of a study from its raw rewards and find what was changed; exit 8 if anything was."""
+    """Recompute the numbers of a study, compare its files below --home, and exit 8 if anything was changed."""
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
         from researcher.study.requests import find_study
         from researcher.verification.verify import verify_study
 
-        result = verify_study(store, find_study(store, study_id).id)
+        def say(line: str) -> None:
+            typer.echo(line, err=True)
+
+        study = find_study(store, study_id)
+        result = verify_study(store, study.id, home, sign=sign, key=key, on_progress=say)
         if as_json:
             typer.echo(json.dumps(result.to_json(), indent=2))
         else:
             typer.echo("\n".join(result.lines()))
         if result.mismatches:
+            if sign is not None:
+                say("the record was not signed: it has mismatches")
             raise typer.Exit(UNTRUE)
 
 

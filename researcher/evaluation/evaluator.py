@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from researcher.phases import (
     FINAL,
     FROM_RUNG,
     KEY,
+    MANIFEST,
+    MANIFESTS,
     MEASURED_ON,
     PRUNED,
     RECORD,
@@ -158,6 +161,7 @@ class Evaluator(RunScorer):
             external = {**self.store.get_run(run.id).external_ids, "checkpoint": saved.path}
             if self.charter.eval_every:
                 external[CHECKPOINTS] = self._kept_checkpoints(client, run, version)
+            external[MANIFESTS] = _digests_of_manifests([saved.path, *external.get(CHECKPOINTS, {}).values()])
             training = read_training_cost(client, run)
             self.store.update_run(
                 run.id,
@@ -283,6 +287,12 @@ class Evaluator(RunScorer):
             ("output", "work/program.log"),
         ):
             keep_file(self.store, run.study_id, self.folder(run.id) / name, kind, run_id=run.id)
+
+
+def _digests_of_manifests(checkpoints: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of each checkpoint's manifest by its path, of those on this machine."""
+    manifests = {path: Path(path) / MANIFEST for path in checkpoints}
+    return {path: sha256(file.read_bytes()).hexdigest() for path, file in manifests.items() if file.is_file()}
 
 
 def _environment(server_version: str) -> dict[str, str]:

@@ -42,6 +42,7 @@ from researcher.program_trials.study_trials import ProgramTrials
 from researcher.record.budget import BudgetLedger
 from researcher.record.lease import StudyLease
 from researcher.record.log import StudyLog
+from researcher.record.seal import seal
 from researcher.reviewer.build import build_reviewer
 from researcher.servers.server import LeaseHolder, name_database
 from researcher.servers.server_pool import ServerPool
@@ -154,14 +155,25 @@ class _Worker:
     def run(self) -> SessionOutcome:
         sandbox = sandbox_of(self.settings)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with StudyLease(self.store, self.study.id, on_beat=self._on_beat, on_lost=self._on_lost) as lease:
-            if not self.is_begun:
-                reopen(lease.store, self.study.id)
-                self.is_begun = True
-            change_budget(lease.store, self.study, self.budget)
-            with self._drain_on_signals(), self._log(lease.store) as log:
-                self._work(log, sandbox)
+        try:
+            with StudyLease(self.store, self.study.id, on_beat=self._on_beat, on_lost=self._on_lost) as lease:
+                if not self.is_begun:
+                    reopen(lease.store, self.study.id)
+                    self.is_begun = True
+                change_budget(lease.store, self.study, self.budget)
+                with self._drain_on_signals(), self._log(lease.store) as log:
+                    self._work(log, sandbox)
+        finally:
+            self._seal()
         return SessionOutcome(self.store.get_study(self.study.id), self.received)
+
+    def _seal(self) -> None:
+        """Store the digests of the study's files if it has ended; nothing writes them any more."""
+        try:
+            if self.store.get_study(self.study.id).status.is_end:
+                seal(self.store, self.study.id, self.folder)
+        except (StoreError, OSError, ResearchError):
+            logger.exception("the files of study %s have no digests: `researcher verify` says so", self.study.id)
 
     @contextmanager
     def _log(self, store: ExperimentStore) -> Generator[StudyLog]:

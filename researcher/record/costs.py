@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 from pydantic import TypeAdapter
@@ -13,7 +13,7 @@ from experiments_db import ExperimentStore, Run
 from researcher.phases import COST, FINAL
 from researcher.record.runs import list_all_trials
 from swarm import SwarmClient, errors
-from swarm.schemas import EndEpisodeResponse
+from swarm.schemas import EpisodeUsage
 from swarm.types import EpisodeType
 
 NOT_FROM_MODEL_BELOW = 0.5
@@ -60,9 +60,17 @@ class AttemptCost:
 _ADAPTER = TypeAdapter(AttemptCost)
 
 
-def cost_of_attempts(
-    receipts: Iterable[EndEpisodeResponse], *, broken: int = 0, repeated: int = 0
-) -> AttemptCost | None:
+class Receipt(Protocol):
+    """What is known of an episode that has ended: its use of the model, and how much of its replies the model wrote."""
+
+    @property
+    def usage(self) -> EpisodeUsage: ...
+
+    @property
+    def model_share(self) -> float | None: ...
+
+
+def cost_of_attempts(receipts: Iterable[Receipt], *, broken: int = 0, repeated: int = 0) -> AttemptCost | None:
     """Return the cost of the attempts that ended with these receipts; None without any.
 
     `broken` attempts were broken by the program. `repeated` attempts were broken by the system and made again.
@@ -113,7 +121,7 @@ def read_training_cost(client: SwarmClient, run: Run) -> AttemptCost | None:
         temperatures=tuple(usage.temperatures),
         other_sampling=_others(usage.top_p, usage.top_k, usage.other_sampling),
         model_share=usage.model_share,
-        broken=sum(count for outcome, count in usage.unrewarded.items() if _is_of_program(outcome)),
+        broken=sum(count for outcome, count in usage.unrewarded.items() if is_of_program(outcome)),
         repeated=usage.faulty,
         bounded=usage.limited,
     )
@@ -144,7 +152,7 @@ def error_of_program(outcome: str | None) -> str | None:
     return None if is_of_system and name != errors.ProgramFailure.__name__ else name
 
 
-def _is_of_program(outcome: str) -> bool:
+def is_of_program(outcome: str) -> bool:
     """Return whether the agent caused the end of an attempt without a reward."""
     return outcome in _SILENT or error_of_program(outcome) is not None
 

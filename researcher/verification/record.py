@@ -1,4 +1,4 @@
-"""The checks of a study's record and of its files on disk; a missing file is noted, for the database has everything."""
+"""The checks of a study's rows, and of its programs and jobs on disk."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from experiments_db import (
     ExperimentStore,
     Run,
     RunStatus,
+    StudySeal,
     hash_json,
 )
 from researcher.errors import StudyNotFound
 from researcher.evaluation.scoring import evaluator_hash
 from researcher.execution.environments import StudyEnvironments
-from researcher.loop.pruning import checkpoint_of
-from researcher.phases import FINAL, PRUNED, TEST, TRAIN_DIGEST
+from researcher.phases import FINAL, TEST, TRAIN_DIGEST
 from researcher.record.log import charter_from_json, plan_from_json
 from researcher.record.runs import cost_of, job_of_run, list_all_trials
+from researcher.record.seal import Progress
 from researcher.study.ending import ROWS_CHANGED
+from researcher.verification.files import StudyFiles
 from researcher.verification.result import TOLERANCE, RecordCheck, differences
 from swarm.environments import Environment
 from swarm.errors import SwarmError
@@ -37,8 +39,6 @@ from swarm.job import build_job
 
 AUTOMATIC = (None, "auto")
 """The values of a job's settings that the server resolves."""
-OF_OTHER_CHECKS = ("program", "job", "report.")
-"""The beginnings of the kinds of files that have a check of their own."""
 
 
 class StudyRecord:
@@ -47,8 +47,11 @@ class StudyRecord:
     Raises StudyNotFound for a study without a charter, RecordNotFound for no study.
     """
 
-    def __init__(self, store: ExperimentStore, study_id: str) -> None:
+    def __init__(
+        self, store: ExperimentStore, study_id: str, home: Path, on_progress: Progress = lambda line: None
+    ) -> None:
         self.store, self.id = store, study_id
+        self.files = StudyFiles(home, study_id, on_progress)
         self.study = store.get_study(study_id)
         stored = store.find_charter(study_id)
         if stored is None:
@@ -68,19 +71,23 @@ class StudyRecord:
     def evaluations(self) -> list[DetailedEvaluation]:
         return self.store.list_evaluations(study_id=self.id)
 
+    @cached_property
+    def seal(self) -> StudySeal | None:
+        return self.store.find_seal(self.id)
+
     def arm_of(self, run_id: str) -> Experiment:
         return self.experiments[self.runs[run_id].experiment_id]
 
     def read_files(self, check: RecordCheck, artifacts: Sequence[Artifact]) -> Iterator[tuple[Artifact, bytes]]:
-        """Yield the files that are there, and note the number of the others."""
-        missing = 0
+        """Yield the files below the home; one that is gone is a mismatch, and one that lies elsewhere is not kept."""
         for artifact in artifacts:
-            try:
-                yield artifact, Path(artifact.path).read_bytes()
-            except OSError:
-                missing += 1
-        if missing:
-            check.notes.append(f"{missing} files are not there any more")
+            place = self.files.place(artifact.path)
+            if place is None:
+                check.leave_out(f"{artifact.path} lies outside of the study's folder")
+            elif (problem := self.files.find_problem(place)) is not None:
+                check.mismatches.append(problem)
+            else:
+                yield artifact, place.read_bytes()
 
 
 def check_rows(record: StudyRecord) -> Iterator[RecordCheck]:
@@ -97,7 +104,16 @@ def check_rows(record: StudyRecord) -> Iterator[RecordCheck]:
     changed = ended.compare(now)
     for name, table in now.tables.items():
         if table.rows or name in changed:
-            yield RecordCheck(f"rows of {name}", table.rows, [changed[name]] if name in changed else [])
+            yield RecordCheck(
+                f"rows of {name}", table.rows, [f"rows of {name}: {changed[name]}"] if name in changed else []
+            )
+    if (sealed := record.seal) is not None:
+        last = record.store.compute_later_digest(record.id, events=sealed.rows.tables["events"].rows)
+        later = sealed.rows.compare(last)
+        rows = sum(table.rows for table in last.tables.values())
+        yield RecordCheck(
+            "rows at the end", rows, [f"rows of {name} at the end: {what}" for name, what in later.items()]
+        )
 
 
 def check_charter(record: StudyRecord) -> Iterator[RecordCheck]:
@@ -158,7 +174,7 @@ def check_programs(record: StudyRecord) -> Iterator[RecordCheck]:
             check.mismatches.append(f"{item.run_id or arms[item.id].name} has another program than its arm")
     for item, found in record.read_files(check, artifacts):
         if found != arms[item.id].program_code.encode():
-            check.mismatches.append(f"{item.path} is not the program that ran")
+            check.mismatches.append(f"{record.files.name_of(item)} is not the program that ran")
     yield check
 
 
@@ -170,31 +186,8 @@ def check_jobs(record: StudyRecord) -> Iterator[RecordCheck]:
     for item, found in record.read_files(check, record.store.list_artifacts(record.id, kind="job")):
         if item.run_id:
             given = job_of_run(record.runs[item.run_id], record.arm_of(item.run_id))
-            check.mismatches += differences(_read_yaml(found), given, item.path)
+            check.mismatches += differences(_read_yaml(found), given, record.files.name_of(item))
     yield check
-
-
-def check_files(record: StudyRecord) -> Iterator[RecordCheck]:
-    """Check all other files with a stored hash, except those of the report, which report_check.py writes anew."""
-    artifacts = [
-        item for item in record.store.list_artifacts(record.id) if not item.kind.startswith(OF_OTHER_CHECKS)
-    ]  # fmt: skip
-    check = RecordCheck("files", len(artifacts))
-    for item, found in record.read_files(check, artifacts):
-        if sha256(found).hexdigest() != item.sha256:
-            check.mismatches.append(f"{item.path} was changed since it was noted")
-    yield check
-
-
-def check_checkpoints(record: StudyRecord) -> Iterator[RecordCheck]:
-    """Return the finished runs whose weights the study removed after scoring.
-
-    Weights that remain are not read: they may lie on another machine, and no number of the study depends on them.
-    """
-    runs = [run for run in record.runs.values() if checkpoint_of(run) is not None]
-    pruned = [run.id for run in runs if str(checkpoint_of(run)) in run.external_ids.get(PRUNED, ())]
-    notes = [f"those of {len(pruned)} runs were removed by the study: {', '.join(pruned)}"] if pruned else []
-    yield RecordCheck("checkpoints", len(runs), notes=notes)
 
 
 def check_environments(record: StudyRecord) -> Iterator[RecordCheck]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
 
 from experiments_db import Artifact
 from researcher.report.write import WRITER, build_report
+from researcher.verification.files import StudyFiles
 from researcher.verification.record import StudyRecord
 from researcher.verification.result import RecordCheck
 from researcher.verification.scores import RecomputedStore
@@ -22,6 +23,7 @@ _GROWING = re.compile(r"^.*wall clock \(s\).*$(?:\n *<td.*$)*", re.MULTILINE)
 """Matches what still changes while the report is written: the row with the time of the study's own process."""
 
 TEXTS = (".md", ".html", ".csv")
+PDF = "report.pdf"
 MAX_LINES = 5
 """The largest number of differing lines that are named per file; one changed score shows in several places."""
 
@@ -34,31 +36,41 @@ def check_report(record: StudyRecord) -> Iterator[RecordCheck]:
     if not artifacts:
         yield RecordCheck("report", 0, notes=["no report was written"])
         return
-    root = min((Path(item.path).parent for item in artifacts), key=lambda path: len(path.parts))
-    mismatches: list[str] = []
-    notes: list[str] = []
-    checked = 0
-    has_images = any(_is_changed(item) for item in artifacts if not item.path.endswith(TEXTS))
+    places = {item.id: place for item in artifacts if (place := record.files.place(item.path)) is not None}
+    notes = [f"{item.path} lies outside of the study's folder" for item in artifacts if item.id not in places]
+    root = record.files.folder / "report"
+    yield _check_presence(record.files, root, places.values(), len(artifacts), notes)
+    present = [item for item in artifacts if item.id in places and record.files.find_problem(places[item.id]) is None]
+    has_images = any(
+        _is_changed(record.files, item, places[item.id]) for item in present if not item.path.endswith(TEXTS)
+    )
+    mismatches, notes = list[str](), list[str]()
     with tempfile.TemporaryDirectory(prefix="report-") as folder:
         build_report(store.seen_as(RecomputedStore), study_id, Path(folder), has_images=has_images)
-        for artifact in artifacts:
-            again = Path(folder) / Path(artifact.path).relative_to(root)
-            checked += 1
-            if (found := _read(artifact)) is None:
-                notes.append(f"{artifact.path} is not there any more")
-            elif artifact.path.endswith(TEXTS):
+        for artifact in present:
+            place = places[artifact.id]
+            again, found = Path(folder) / place.relative_to(root), place.read_bytes()
+            if artifact.path.endswith(TEXTS):
                 found_by, reason = _compare(found, again, artifact)
                 mismatches += found_by
                 notes += reason
             elif sha256(found).hexdigest() != artifact.sha256 and found != _bytes(again):
-                mismatches.append(f"{artifact.path} was changed since it was written")
-    yield RecordCheck("report", checked, mismatches, list(dict.fromkeys(notes)))
+                mismatches.append(f"{record.files.name(place)} was changed since it was written")
+    yield RecordCheck("report", len(present), mismatches, list(dict.fromkeys(notes)))
 
 
-def _is_changed(artifact: Artifact) -> bool:
-    """Return whether the file exists with other bytes than were written."""
-    found = _read(artifact)
-    return found is not None and sha256(found).hexdigest() != artifact.sha256
+def _check_presence(
+    files: StudyFiles, root: Path, places: Collection[Path], noted: int, notes: list[str]
+) -> RecordCheck:
+    """Check that the files of the report are there, and no others."""
+    found = [path for path in sorted(root.rglob("*")) if not path.is_dir() and path.name != PDF]
+    mismatches = [f"{files.name(path)} was added to the report" for path in found if path not in places]
+    mismatches += [problem for place in places if (problem := files.find_problem(place)) is not None]
+    return RecordCheck("files of the report", len(places), mismatches, notes, noted - len(places))
+
+
+def _is_changed(files: StudyFiles, artifact: Artifact, place: Path) -> bool:
+    return files.digest(place)["sha256"] != artifact.sha256
 
 
 def _compare(found: bytes, again: Path, artifact: Artifact) -> tuple[list[str], list[str]]:
@@ -79,13 +91,6 @@ def _compare(found: bytes, again: Path, artifact: Artifact) -> tuple[list[str], 
 def _lines(text: str) -> list[str]:
     """Return the lines without what may differ: pictures, and the time that grows."""
     return _PICTURE.sub("", _GROWING.sub("", text)).splitlines()
-
-
-def _read(artifact: Artifact) -> bytes | None:
-    try:
-        return Path(artifact.path).read_bytes()
-    except OSError:
-        return None
 
 
 def _bytes(path: Path) -> bytes:

@@ -111,7 +111,7 @@ def reproduce(
     ServerProblem, SandboxUnavailable or SwarmError.
     """
     run = store.get_run(run_id)
-    record = _Record(store, run)
+    record = _Record(store, run, home)
     sandbox = choose_sandbox(unsafe_no_sandbox) if record.experiment.author is Author.LANGUAGE_MODEL else None
     folder = (home / "reproductions" / run_id).resolve()
     if folder.exists():
@@ -138,8 +138,8 @@ def reproduce(
 class _Record(StudyRecord):
     """The record of the run that is trained again."""
 
-    def __init__(self, store: ExperimentStore, run: Run) -> None:
-        super().__init__(store, run.study_id)
+    def __init__(self, store: ExperimentStore, run: Run, home: Path) -> None:
+        super().__init__(store, run.study_id, home)
         base, final = (store.find_evaluation(run.id, phase, self.charter.search_split) for phase in (BASE, FINAL))
         if run.status is not RunStatus.FINISHED or final is None:
             raise ResearchError(f"run {run.id} is {run.status} and has no score to compare a repeat with")

@@ -10,30 +10,51 @@ from typing import Any
 TOLERANCE = 1e-9
 """The largest difference between two ways of adding the same numbers."""
 
+OUT_OF_SCOPE = (
+    "leases, which say who works on a study",
+    "retractions of findings, which later studies add",
+    "events that were added after the end of the study",
+    "episodes, events and readings of recorded trainings, to which their servers go on adding",
+    "logs of recorders, output of detached processes, lock files, and report.pdf, which is made from report.html",
+    "files outside of the folder of the study, such as checkpoints of named servers",
+    "rows or files that were changed together with their digests: --sign and --key find these",
+)
+"""What no check covers, in words for people."""
+
 
 @dataclass(slots=True)
 class RecordCheck:
     """The check of one kind of record.
 
-    `mismatches` have one line each with the place and the difference. `notes` say what could not be checked, and why.
+    `mismatches` have one line each with the place and the difference. `not_kept` counts what could not be compared, and
+    `notes` say why.
     """
 
     kind: str
     checked: int
     mismatches: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
+    not_kept: int = 0
+
+    def leave_out(self, reason: str, count: int = 1) -> None:
+        """Count what cannot be compared, and note the reason once."""
+        self.not_kept += count
+        if reason not in self.notes:
+            self.notes.append(reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
     """All checks of one study.
 
-    `digest` is that of the rows at its end, as in its report; None while the study is not over.
+    `digest` is that of the rows at its end, as in its report; None while the study is not over. `signed` is the digest
+    of what was signed now, if anything was.
     """
 
     study_id: str
     digest: str | None
     checks: tuple[RecordCheck, ...]
+    signed: str | None = None
 
     @property
     def mismatches(self) -> int:
@@ -46,21 +67,26 @@ class Verification:
     def lines(self) -> list[str]:
         """Return lines for people: a table of the kinds with mismatches and notes below each, then the sum."""
         width = max(len(check.kind) for check in self.checks)
-        lines = [f"{'what':<{width}}  checked  mismatches"]
+        lines = [f"{'what':<{width}}  checked  mismatches  not kept"]
         for check in self.checks:
-            lines.append(f"{check.kind:<{width}}  {check.checked:>7}  {len(check.mismatches):>10}")
+            numbers = f"{check.checked:>7}  {len(check.mismatches):>10}  {check.not_kept:>8}"
+            lines.append(f"{check.kind:<{width}}  {numbers}")
             lines += [f"  MISMATCH {mismatch}" for mismatch in check.mismatches]
             lines += [f"  note: {note}" for note in check.notes]
         found = f"{self.mismatches} mismatches" if self.mismatches else "no mismatch"
         digest = [] if self.digest is None else [f"digest of the rows that its report is made of: {self.digest}"]
-        return [*lines, *digest, f"study {self.study_id}: {self.checked} things checked, {found}"]
+        scope = [f"not compared: {each}" for each in OUT_OF_SCOPE]
+        digest += [] if self.signed is None else [f"signed: {self.signed}"]
+        return [*lines, *scope, *digest, f"study {self.study_id}: {self.checked} things checked, {found}"]
 
     def to_json(self) -> dict[str, Any]:
         return {
             "study": self.study_id,
             "digest": self.digest,
+            "signed": self.signed,
             "checked": self.checked,
             "mismatches": self.mismatches,
+            "not_compared": list(OUT_OF_SCOPE),
             "checks": [asdict(check) for check in self.checks],
         }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from swarm.processes.imports import lazy_names
 
 if TYPE_CHECKING:
+    from swarm.client.evaluation import attempt_seed as attempt_seed
     from swarm.program.attempts import Model as Model
     from swarm.program.attempts import RecordedSession as RecordedSession
     from swarm.program.base import PLAIN as PLAIN

@@ -65,7 +65,7 @@ def test_raised_budget_of_runs_ends_as_if_it_had_been_there_from_the_beginning(s
     assert verdicts(store, short) == verdicts(store, whole)
     [change] = store.list_events(short, kind="budget.changed")
     assert change.payload == {"limits": {"max_runs": {"old": 1, "new": 2}}}
-    assert verify_study(store, short).mismatches == 0
+    assert verify_study(store, short, tmp_path).mismatches == 0
 
     with pytest.raises(TopicInvalid, match="its test split has been opened"):
         work_on(store, short, tmp_path, budget={"max_runs": 40})

@@ -54,7 +54,7 @@ def _dump(home: Path) -> list[str]:
 @pytest.mark.slow
 def test_a_study_that_really_ran_is_verified_without_a_mismatch(done: Done) -> None:
     with open_store(done.home / "research.db", read_only=True) as store:
-        result = verify_study(store, done.study_id)
+        result = verify_study(store, done.study_id, done.home)
 
     assert [(check.kind, check.mismatches) for check in result.checks if check.mismatches] == []
     checks = {check.kind: check.checked for check in result.checks}

@@ -103,7 +103,7 @@ def test_the_honest_improvement_is_kept_and_nothing_else(name: str, tmp_path: Pa
         check_arms(story, store, study.id)
         facts = gather(store, study.id)
         assert all(clause.result for clause in list_clauses(facts))
-        assert not verify_study(store, study.id).mismatches
+        assert not verify_study(store, study.id, home).mismatches
 
 
 def check_arms(story: Story, store: ExperimentStore, study_id: str) -> None:

@@ -144,7 +144,7 @@ def test_failure_that_nobody_foresaw_is_one_line_with_the_traceback_in_a_log(
     with open_store(home / "research.db") as store:
         study = store.create_study("t", planner="rules")
 
-    def fail(*_: object) -> object:
+    def fail(*_: object, **__: object) -> object:
         raise ZeroDivisionError("the moon\nis full")
 
     monkeypatch.setattr("researcher.verification.verify.verify_study", fail)

@@ -19,8 +19,7 @@ from researcher.phases import AUTHORSHIP, COST, FINAL, LEDGER
 from researcher.record.costs import cost_of_attempts, cost_to_json, is_of_program
 from researcher.record.ledgers import StoredLedger, read_ledgers
 from researcher.verification.result import RecordCheck, differences
-from swarm.environments import Environment, EnvironmentTask
-from swarm.environments.base import Grade
+from swarm.environments import Environment, EnvironmentTask, Grade
 from swarm.errors import SwarmError
 from swarm.program import EndedAttempt, attempt_seed
 from swarm.schemas import EpisodeDetail, EpisodeView

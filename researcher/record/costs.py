@@ -60,7 +60,7 @@ class AttemptCost:
 _ADAPTER = TypeAdapter(AttemptCost)
 
 
-class Receipt(Protocol):
+class AttemptUse(Protocol):
     """What is known of an episode that has ended: its use of the model, and how much of its replies the model wrote."""
 
     @property
@@ -70,7 +70,7 @@ class Receipt(Protocol):
     def model_share(self) -> float | None: ...
 
 
-def cost_of_attempts(receipts: Iterable[Receipt], *, broken: int = 0, repeated: int = 0) -> AttemptCost | None:
+def cost_of_attempts(receipts: Iterable[AttemptUse], *, broken: int = 0, repeated: int = 0) -> AttemptCost | None:
     """Return the cost of the attempts that ended with these receipts; None without any.
 
     `broken` attempts were broken by the program. `repeated` attempts were broken by the system and made again.

@@ -29,6 +29,9 @@ from swarm.types import EpisodeType
 if TYPE_CHECKING:
     from researcher.verification.record import StudyRecord
 
+UNKNOWN_ANSWERS = (
+    "narrowed, by_code, choices and missed cannot be recomputed: no ledger keeps the answers that a program gave"
+)
 NOT_KEPT = "its ledger is not kept below this home: cannot be recomputed"
 Attempts = Mapping[tuple[str | None, int | None], EpisodeView]
 """The scored attempts of all ledgers, by task and sampling seed. Of repeated ones the last counts."""
@@ -139,8 +142,8 @@ def _compare_rewards(item: DetailedEvaluation, attempts: Attempts, where: str) -
 
 
 def _check_authorship(record: StudyRecord, attempts: Attempts, details: Mapping[str, EpisodeDetail]) -> RecordCheck:
-    """Count again who did the work, but for the choice among several replies, which no ledger keeps."""
-    check = RecordCheck("authorship", 0, notes=["which of several replies a program chose is in no ledger"])
+    """Count again who did the work, as far as it does not depend on the answers that programs gave in the end."""
+    check = RecordCheck("authorship", 0, notes=[UNKNOWN_ANSWERS])
     scores = [item for item in record.evaluations if AUTHORSHIP in item.details]
     with closing(StudyEnvironments()) as environments:
         try:
@@ -169,7 +172,7 @@ def _compare_authorship(
     pairs = [(_begun(environment, known[str(each.episode.task_id)], each), each) for each in read[:MOST_TASKS]]
     found = asdict(count_authorship(pairs, answers))
     given = item.details[AUTHORSHIP]
-    for name in ("solved", "told", "unwritten", "by_code"):
+    for name in ("solved", "told", "unwritten"):
         yield from differences(given[name], found[name], f"{item.run_id}: authorship: {name}")
 
 

@@ -22,7 +22,7 @@ from swarm.ledger import queries
 from swarm.ledger.database import open_unchanged
 from swarm.ledger.integrity.inspection import inspect
 
-CHANGED_BY_COMPACTION = ("turns", "marks", "sqlite_sequence")
+CHANGED_BY_COMPACTION = ("turns", "marks", "openings", "sqlite_sequence")
 """The tables that a compaction changes. It also changes one column of episodes, and adds an event."""
 _OVER = "state NOT IN ('running', 'prepared') AND (reward IS NOT NULL OR calls > 0)"
 

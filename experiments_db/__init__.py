@@ -32,6 +32,8 @@ from experiments_db.exploration import (
     read_search_arms as read_search_arms,
 )
 from experiments_db.kinds import (
+    IN_MEAN as IN_MEAN,
+    IN_MEDIAN_PAIR as IN_MEDIAN_PAIR,
     RUN_MOVES as RUN_MOVES,
     Author as Author,
     BudgetKind as BudgetKind,

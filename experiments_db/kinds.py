@@ -116,6 +116,14 @@ RUN_MOVES: Mapping[RunStatus, frozenset[RunStatus]] = {
 }
 
 
+IN_MEDIAN_PAIR = "in the median pair of runs"
+"""What a verdict is about: a run of one arm beats a run of the other more often than not. The means may be equal."""
+
+
+IN_MEAN = "in the mean"
+"""What a verdict is about where runs are compared by their spread, or where the question is for equality."""
+
+
 class Verdict(StrEnum):
     """The result of the charter's rule for one arm against the baseline.
 
@@ -124,6 +132,8 @@ class Verdict(StrEnum):
 
     A question for equality has two verdicts of its own. EQUAL: a difference of the margin is ruled out. DIFFERENT: the
     difference is larger than the margin.
+
+    A verdict is about the median pair of runs, and says so wherever it is a headline: `Finding.about`.
     """
 
     KEEP = "keep"
@@ -132,6 +142,10 @@ class Verdict(StrEnum):
     EQUAL = "equal"
     DIFFERENT = "different"
     INCONCLUSIVE = "inconclusive"
+
+    def about(self, what: str) -> str:
+        """Return the verdict in words with what it is about; one that decides nothing is about nothing."""
+        return self.value if self is Verdict.INCONCLUSIVE else f"{self.value} ({what})"
 
 
 class Outcome(StrEnum):

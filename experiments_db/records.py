@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from experiments_db.kinds import (
+    IN_MEDIAN_PAIR,
     TOOL,
     Author,
     BudgetKind,
@@ -306,6 +307,11 @@ class Finding:
     retracted_at: float | None = None
     retraction: str | None = None
     retracted_by: str | None = None
+
+    @property
+    def about(self) -> str:
+        """What the verdict is about, in words."""
+        return str(self.details.get("about", IN_MEDIAN_PAIR))
 
 
 @dataclass(frozen=True, slots=True)

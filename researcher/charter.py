@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from experiments_db import IN_MEAN, IN_MEDIAN_PAIR
+
 
 class JudgedBy(StrEnum):
     """The number of a run by which arms are compared.
@@ -386,6 +388,15 @@ class Charter:
     def headroom_range(self) -> tuple[float, float] | None:
         """The range near whose ends the judged number varies less; None if there are no such ends, as for distances."""
         return None if self.judged_by is JudgedBy.SPREAD else self.judged_range
+
+    @property
+    def about(self) -> str:
+        """What a verdict is about, in words.
+
+        Distances from an arm's own median have no pairs to compare, and equality is that of means.
+        """
+        is_of_means = self.judged_by is JudgedBy.SPREAD or self.margin is not None
+        return IN_MEAN if is_of_means else IN_MEDIAN_PAIR
 
     @property
     def judged(self) -> str:

@@ -241,7 +241,9 @@ def _check_means(report: Report) -> Iterator[str]:
         if arm.values and abs(float(arm.row["after"]) - fmean(arm.values)) > STEP:
             yield f"{arm.name}: mean {arm.row['after']}, its runs have {fmean(arm.values):.4f}"
         said = re.findall(rf"{arm.name}: mean (\S+?),", text)
-        said += re.findall(rf"{arm.name}(?: is best:| has the best mean of \d+ arms,) ({NUMBER})", text)
+        said += re.findall(
+            rf"{arm.name}(?: is best in the median pair of runs:| has the best mean of \d+ arms,) ({NUMBER})", text
+        )
         said += re.findall(rf"baseline {arm.name} \(mean ({NUMBER})\)", text)
         if report.texts.is_single:
             said += re.findall(rf"{arm.name} has a mean score of ({NUMBER}) after", report.text)
@@ -351,7 +353,9 @@ def _check_precision(report: Report) -> Iterator[str]:
     text = report.text
     if found := re.search(r"\bp = 0(?:\.0+)?(?![.\d])", text):
         yield f"says {found[0]}"
-    if found := re.search(r"(better|worse) than \S+?(?: by|:) [+-]?0\.0+(?![\d])", text):
+    if found := re.search(
+        r"(better|worse) than \S+?(?: in the median pair of runs)?(?: by|:) [+-]?0\.0+(?![\d])", text
+    ):
         yield f"says {found[0]}"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 from scipy import stats
 
@@ -57,12 +58,12 @@ def _bank() -> list[Result]:
     """Return the rates of each case with each number of seeds: false keeps and false worse verdicts, or the power."""
     found: list[Result] = []
     for case in cases():
-        for seeds in case.seeds:
-            rates = play(case, seeds, BANK_STUDIES, seed=1)
+        for seeds, arms in product(case.seeds, case.families):
+            rates = play(case, seeds, BANK_STUDIES, seed=1, arms=arms)
             counts = {"kept": rates.kept, "called worse": rates.worse}
             if case.is_better:
                 counts = {"power": rates.first_kept}
-            name = f"{case.name}, {seeds} seeds"
+            name = f"{case.name}, {seeds} seeds, {arms} arms"
             found += [Result("judge", name, what, count / rates.studies, "share") for what, count in counts.items()]
     return found
 

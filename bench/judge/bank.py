@@ -12,6 +12,7 @@ from bench.judge.many_studies import EvaluatedRuns, decide, measure
 from bench.judge.policies import fixed_seeds
 from bench.judge.shapes import (
     BASE,
+    TAILS,
     Drawn,
     Shape,
     beta,
@@ -20,7 +21,9 @@ from bench.judge.shapes import (
     failing,
     heavy_tailed,
     hiding,
+    level_with,
     normal,
+    tailed,
     two_groups,
 )
 from bench.judge.simulation import Truth, play_studies
@@ -32,6 +35,8 @@ from researcher.judge.samples import ScoredRun
 ARMS = 4
 EFFECT = 0.10
 ALL_SEEDS = (3, 6, 9)
+SKEWED_SEEDS = (6, 9, 12)
+FAMILIES = (1, 3, 4)
 BASELINE = "baseline"
 LOST = "the system lost it"
 
@@ -40,13 +45,14 @@ LOST = "the system lost it"
 class Case:
     """The distributions of the runs of the arms and of the baseline.
 
-    Every arm has the true mean of the baseline, so a verdict for or against it is false. In the cases of power one arm
-    is better by `EFFECT`.
+    Every arm has the true mean of the baseline, or beats it in as many pairs of runs as it loses, so a verdict for or
+    against it is false. In the cases of power one arm is better by `EFFECT`.
 
     The first `arms` of the arms have the shape `arm`, the others that of the baseline.
 
     `impossible_with` lists the numbers of seeds for which no test can hold, because the decisive runs are likely not to
     be seen. `why` gives the reason. `is_better` says that the first arm is better, so that keeping it is right.
+    `families` are the numbers of arms with which the rates are measured.
     """
 
     name: str
@@ -57,6 +63,7 @@ class Case:
     impossible_with: tuple[int, ...] = ()
     why: str = ""
     is_better: bool = False
+    families: tuple[int, ...] = (ARMS,)
 
     @property
     def holding_with(self) -> tuple[int, ...]:
@@ -78,7 +85,7 @@ class Rates:
 
 
 def cases() -> tuple[Case, ...]:
-    return (*_symmetric(), *_ends(), *_spreads(), *_groups(), *_selected(), *_better())
+    return (*_symmetric(), *_ends(), *_spreads(), *_skewed(), *_groups(), *_selected(), *_better())
 
 
 def _symmetric() -> list[Case]:
@@ -117,6 +124,44 @@ def _spreads() -> list[Case]:
         Case("heavy tails in the arms, sd 0.08 against 0.03", heavy_tailed(0.5, 0.08), normal(0.5, 0.03)),
         Case("heavy tails in the baseline, sd 0.08 against 0.03", normal(0.5, 0.03), heavy_tailed(0.5, 0.08)),
     ]
+
+
+def _skewed() -> list[Case]:
+    """Return the cases of skewed runs, once with equal means and once with a median pair of equal runs.
+
+    With equal means, an arm with a tail of bad runs wins most pairs, so keeping it is right by the words of the verdict
+    and wrong about the mean. The same holds for a baseline with a tail of good runs.
+    """
+    calm, found = normal(0.5, 0.02), list[Case]()
+    for tail in TAILS:
+        found += [
+            _of_means(f"left tail, {tail}, sd {sd:g} against 0.02", tailed(tail, 0.5, -sd), calm)
+            for sd in (0.04, 0.08, 0.12)
+        ]
+        found.append(_level(f"right tail, {tail}, sd 0.08 against 0.02", tailed(tail, 0.5, 0.08), calm))
+    wide = normal(0.5, 0.05)
+    for tail in ("exponential", "lognormal 0.75"):
+        bad, good, high = tailed(tail, 0.5, -0.08), tailed(tail, 0.5, 0.08), tailed(tail, 0.75, -0.08)
+        found += [
+            _of_means(f"baseline with a right tail, {tail}, sd 0.08 against 0.02", calm, good),
+            _of_means(f"left tail against a right tail, {tail}, sd 0.08", bad, good),
+            _of_means(f"left tail at 0.75, {tail}, sd 0.08 against 0.02", high, normal(0.75, 0.02)),
+            _level(f"baseline with a left tail, {tail}", calm, bad),
+            _level(f"right tail against a left tail, {tail}", good, bad),
+            _level(f"left tail, {tail}, sd 0.08 against 0.02", bad, calm),
+            _level(f"right tail, {tail}, sd 0.08 against 0.05", good, wide),
+        ]
+    return found
+
+
+def _of_means(name: str, arm: Shape, baseline: Shape) -> Case:
+    why = "the arm wins most pairs of runs, which the verdict is about, though the means are equal"
+    return Case(name, arm, baseline, seeds=SKEWED_SEEDS, impossible_with=SKEWED_SEEDS, why=why, families=FAMILIES)
+
+
+def _level(name: str, arm: Shape, baseline: Shape) -> Case:
+    moved = level_with(arm, baseline)
+    return Case(f"level pairs, {name}", moved, baseline, seeds=SKEWED_SEEDS, families=FAMILIES)
 
 
 def _groups() -> list[Case]:

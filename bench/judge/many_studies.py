@@ -14,7 +14,7 @@ from scipy import special
 
 from bench.judge.shapes import BASE, Drawn, Floats
 from researcher.charter import DecisionRule
-from researcher.judge.samples import FEWEST_FOR_OUTLIER, LEAST_SHARE, OUTLIER_LEVEL, SHRINKAGE, TOLERANCE
+from researcher.judge.samples import FEWEST_FOR_OUTLIER, OUTLIER_LEVEL, TOLERANCE, inflations
 from researcher.judge.worst_case import RETRIED_LEVEL
 
 Bools = NDArray[np.bool_]
@@ -40,7 +40,6 @@ class Moments:
     n: Floats
     mean: Floats
     variance: Floats
-    headroom: Floats
 
 
 def measure(drawn: Drawn, random: Generator, episodes: int) -> EvaluatedRuns:
@@ -102,14 +101,34 @@ def _loss_by_retries(arms: EvaluatedRuns, baseline: EvaluatedRuns) -> Floats:
 def _test(arms: EvaluatedRuns, baseline: EvaluatedRuns, loss: Floats | float = 0.0) -> tuple[Floats, Floats]:
     """Return P values, 1 where there are too few runs, and gains."""
     arm, base = _moments(arms), _moments(baseline)
-    widest = np.maximum(arm.headroom, base.headroom)
-    parts = [each.variance * (widest / each.headroom) ** SHRINKAGE / each.n for each in (arm, base)]
+    parts = [each.variance * inflations(each.mean, other.mean) / each.n for each, other in ((arm, base), (base, arm))]
     total = parts[0] + parts[1]
     df = total**2 / (parts[0] ** 2 / (arm.n - 1) + parts[1] ** 2 / (base.n - 1))
     gain = arm.mean - base.mean - loss
     total, df = _within_seeds(arms, baseline, total, df)
-    p = 2 * special.stdtr(df, -np.abs(gain) / np.sqrt(total))
+    p = special.stdtr(df, -np.abs(gain) / np.sqrt(total))
+    p = np.minimum(2 * np.maximum(p, _p_of_pairs(arms, baseline, loss, gain > 0)), 1.0)
     return np.where(np.isnan(p), 1.0, p), gain
+
+
+def _p_of_pairs(arms: EvaluatedRuns, baseline: EvaluatedRuns, loss: Floats | float, is_gain: Bools) -> Floats:
+    """Return Brunner and Munzel's one-sided p value in the direction of the gain."""
+    mask, n, m = arms.shown, arms.shown.sum(axis=-1), baseline.scores.shape[-1]
+    lowered = arms.scores - np.asarray(loss)[..., None]
+    differences = lowered[..., :, None] - baseline.scores[..., None, :]
+    won = (np.sign(np.where(np.abs(differences) <= TOLERANCE, 0.0, differences)) + 1) / 2
+    of_arm = np.where(mask, won.mean(axis=-1), 0.0)
+    of_baseline = np.where(mask[..., None], won, 0.0).sum(axis=-2) / n[..., None]
+    share = of_arm.sum(axis=-1) / n
+    parts = [
+        (_centered(of_arm, mask) ** 2).sum(axis=-1) / (n - 1) / n,
+        of_baseline.var(axis=-1, ddof=1) / m,
+    ]
+    total = parts[0] + parts[1]
+    df = total**2 / (parts[0] ** 2 / (n - 1) + parts[1] ** 2 / (m - 1))
+    gain = np.where(is_gain, share - 0.5, 0.5 - share)
+    p = special.stdtr(df, -gain / np.sqrt(total))
+    return np.where(total <= TOLERANCE, np.where(gain > TOLERANCE, 0.0, 1.0), p)
 
 
 def _within_seeds(arms: EvaluatedRuns, baseline: EvaluatedRuns, total: Floats, df: Floats) -> tuple[Floats, Floats]:
@@ -141,8 +160,7 @@ def _moments(runs: EvaluatedRuns) -> Moments:
     mean = np.where(mask, runs.scores, 0.0).sum(axis=-1) / n
     noise = np.where(mask, runs.noise, 0.0).sum(axis=-1) / n
     variance = (_centered(runs.scores, mask) ** 2).sum(axis=-1) / np.where(n > 1, n - 1, np.nan)
-    share = np.clip(mean, LEAST_SHARE, 1 - LEAST_SHARE)
-    return Moments(n, mean, np.maximum(variance, noise), share * (1 - share))
+    return Moments(n, mean, np.maximum(variance, noise))
 
 
 def _has_outlier(runs: EvaluatedRuns, sign: float) -> Bools:
@@ -156,5 +174,6 @@ def _has_outlier(runs: EvaluatedRuns, sign: float) -> Bools:
     variance = np.maximum((_centered(runs.scores, rest) ** 2).sum(axis=-1) / (n - 2), noise)
     mean = np.where(rest, runs.scores, 0.0).sum(axis=-1) / (n - 1)
     value = np.take_along_axis(runs.scores, furthest, -1)[..., 0]
-    apart = sign * (value - mean) / np.sqrt(np.maximum(variance, TOLERANCE) * (1 + 1 / (n - 1)))
+    spread = np.maximum(variance, TOLERANCE) * inflations(mean, value)
+    apart = sign * (value - mean) / np.sqrt(spread * (1 + 1 / (n - 1)))
     return (n >= FEWEST_FOR_OUTLIER) & (n * special.stdtr(np.maximum(n - 2, 1), -apart) < OUTLIER_LEVEL)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import exp, sqrt
 from typing import cast
 
 import numpy as np
-from numpy.random import Generator
+from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
@@ -19,6 +19,8 @@ BASE = 0.2
 """The score before training, which a run that failed counts with."""
 TRAININGS = 4
 """So often a run is trained before the system gives it up."""
+PAIRS = (200_000,)
+"""The pairs of runs by which two shapes are made level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,38 @@ def clipped(mean: float, deviation: float) -> Shape:
 
     center = cast(float, optimize.brentq(excess, -1.0, 2.0))
     return lambda random, size: _shown(np.clip(center + deviation * random.standard_normal(size), 0.0, 1.0))
+
+
+TAILS: Mapping[str, Callable[[Generator, Size], Floats]] = {
+    "gamma 4": lambda random, size: (random.standard_gamma(4, size) - 4) / 2,
+    "gamma 2": lambda random, size: (random.standard_gamma(2, size) - 2) / sqrt(2),
+    "exponential": lambda random, size: random.standard_exponential(size) - 1,
+    "lognormal 0.75": lambda random, size: _lognormal(random, size, 0.75),
+    "lognormal 1": lambda random, size: _lognormal(random, size, 1.0),
+}
+"""Distributions with a right tail, a mean of 0 and a variance of 1; their skewness is 1, 1.4, 2, 3.3 and 6.2."""
+
+
+def _lognormal(random: Generator, size: Size, sigma: float) -> Floats:
+    mean = exp(sigma**2 / 2)
+    return (np.exp(sigma * random.standard_normal(size)) - mean) / (mean * sqrt(exp(sigma**2) - 1))
+
+
+def tailed(tail: str, mean: float, deviation: float) -> Shape:
+    """Return a skewed shape with one of `TAILS`; a negative deviation turns the tail to the left."""
+    return lambda random, size: _shown(mean + deviation * TAILS[tail](random, size))
+
+
+def level_with(shape: Shape, other: Shape) -> Shape:
+    """Return the shape moved so far that its runs beat those of `other` as often as they lose."""
+    random = default_rng(0)
+    apart = float(np.median(shape(random, PAIRS).scores - other(random, PAIRS).scores))
+
+    def draw(random: Generator, size: Size) -> Drawn:
+        drawn = shape(random, size)
+        return replace(drawn, scores=drawn.scores - apart)
+
+    return draw
 
 
 def two_groups(high: float, low: float, share_low: float, deviation: float) -> Shape:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from scipy import special
 
-from experiments_db import Outcome, Verdict
+from experiments_db import IN_MEAN, Outcome, Verdict
 from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter, DecisionRule
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
@@ -19,6 +19,7 @@ from researcher.judge.notes import Weighed, count_failures, describe, divide_gai
 from researcher.judge.samples import (
     NOT_ESTIMATED,
     TOLERANCE,
+    ArmSample,
     Estimate,
     contrast_of,
     find_outlier,
@@ -212,10 +213,7 @@ def _test_family(
 ) -> list[_Compared]:
     rule, sign = charter.rule, charter.sign
     compared = [_compare(charter, arm, family) for arm in family.runs if arm != charter.baseline]
-    compared = [
-        replace(item, estimate=replace(item.estimate, value=item.estimate.value - sign * losses.get(item.arm, 0.0)))
-        for item in compared
-    ]
+    compared = [replace(item, estimate=item.estimate.lowered(sign * losses.get(item.arm, 0.0))) for item in compared]
     estimates = [
         item.estimate if item.basis == "seeds" and item.arm not in ruled_out else NOT_ESTIMATED for item in compared
     ]
@@ -271,10 +269,7 @@ def _correct(rule: DecisionRule, arms: Sequence[str], p_values: Sequence[float],
 
 def _compare(charter: Charter, arm: str, family: Family) -> _Compared:
     runs, baseline = family.runs[arm], family.runs.get(charter.baseline, {})
-    samples = {
-        name: sample_of(list(each.values()), charter.headroom_range)
-        for name, each in ((arm, runs), (charter.baseline, baseline))
-    }
+    samples = {name: _sample_of(charter, each) for name, each in ((arm, runs), (charter.baseline, baseline))}
     weights = {arm: 1.0, charter.baseline: -1.0}
     fewest = min(sample.n for sample in samples.values())
     if fewest == 0:
@@ -282,6 +277,12 @@ def _compare(charter: Charter, arm: str, family: Family) -> _Compared:
     if fewest == 1:
         return _Compared(arm, noise_of(weights, samples), "evaluation", runs, baseline)
     return _Compared(arm, _against_each_other(contrast_of(weights, samples), runs, baseline), "seeds", runs, baseline)
+
+
+def _sample_of(charter: Charter, runs: Runs) -> ArmSample:
+    """Return the sample, without scores to pair if a verdict is about means."""
+    sample = sample_of(list(runs.values()), charter.headroom_range)
+    return replace(sample, scores=()) if charter.about == IN_MEAN else sample
 
 
 def _against_each_other(estimate: Estimate, runs: Runs, baseline: Runs) -> Estimate:
@@ -295,8 +296,8 @@ def _against_each_other(estimate: Estimate, runs: Runs, baseline: Runs) -> Estim
     if math.isnan(correlation) or len(common) < len(runs) or not _is_clearly_negative(correlation, len(common)):
         return estimate
     differences = [runs[seed].score - baseline[seed].score for seed in common]
-    within_seeds = Estimate(fmean(differences), math.sqrt(variance(differences) / len(common)), len(common) - 1)
-    return within_seeds if within_seeds.stderr > estimate.stderr else estimate
+    stderr = math.sqrt(variance(differences) / len(common))
+    return replace(estimate, stderr=stderr, df=len(common) - 1) if stderr > estimate.stderr else estimate
 
 
 def _is_clearly_negative(correlation: float, pairs: int) -> bool:
@@ -415,7 +416,7 @@ def _outlier_against(charter: Charter, item: _Compared) -> tuple[str, int] | Non
     for arm, runs, side in sides:
         trained = {seed: run for seed, run in runs.items() if not run.failure}
         noise = fmean(run.noise for run in trained.values()) if trained else 0.0
-        outlier = find_outlier({seed: run.score for seed, run in trained.items()}, noise, side)
+        outlier = find_outlier({seed: run.score for seed, run in trained.items()}, noise, side, charter.headroom_range)
         if outlier is not None:
             return arm, outlier
     return None
@@ -425,6 +426,9 @@ def _limits(charter: Charter, family: Family, item: _Compared) -> list[str]:
     remarks: list[str] = []
     if item.basis == "evaluation":
         remarks.append("one run of an arm: the interval covers evaluation noise alone, not how runs differ")
+    alpha = charter.rule.alpha
+    if item.basis == "seeds" and item.estimate.of_means.p_two_sided() < alpha <= item.estimate.p_two_sided():
+        remarks.append(f"the means differ, but it is not shown that one arm is better {charter.about}")
     if share_of_alpha(charter.rule, family.claim) == 0.0:
         remarks.append("the earlier plans have spent all of alpha, so this one decides nothing")
     return remarks
@@ -451,7 +455,7 @@ def _judge_contrasts(
     if not family.contrasts:
         return ()
     of_plan = {**runs, **family.runs}
-    samples = {arm: sample_of(list(of_plan[arm].values()), charter.headroom_range) for arm in of_plan}
+    samples = {arm: _sample_of(charter, by_seed) for arm, by_seed in of_plan.items()}
     troubles = {arm: _share_of_troubles(by_seed, family.missing.get(arm, {})) for arm, by_seed in of_plan.items()}
     alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.claim)
 

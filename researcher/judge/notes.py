@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from experiments_db import Verdict
+from experiments_db import IN_MEAN, Verdict
 from researcher.analysis import GainPart
 from researcher.charter import Charter
 from researcher.judge.samples import (
@@ -56,9 +56,10 @@ def describe(charter: Charter, item: Weighed) -> list[str]:
         failures, runs = count_failures(item.runs), len(item.runs)
         share = largest_share(failures, runs, charter.rule.alpha)
         seen = f"none of {runs} runs" if not failures else f"{failures} of {runs} runs"
+        about = "is about a typical run" if charter.about == IN_MEAN else f"holds {charter.about}"
         notes.append(
-            f"this is about a typical run: {seen} failed or collapsed, which leaves it possible that up to "
-            f"{100 * share:.0f} % of all runs do"
+            f"this {about}: {seen} failed or collapsed, which leaves it possible that up to {100 * share:.0f} % of all "
+            "runs do"
         )
     return notes
 

@@ -14,7 +14,16 @@ from scipy import special
 
 from researcher.charter import Charter, SampleSizeGoal
 from researcher.judge.judgement import CLEARLY_NEGATIVE, share_of_alpha
-from researcher.judge.samples import LEAST_SHARE, OUTLIER_LEVEL, SHRINKAGE, TOLERANCE, ScoredRun, headroom_at, inflation
+from researcher.judge.samples import (
+    OUTLIER_LEVEL,
+    SHRINKAGE,
+    TOLERANCE,
+    ScoredRun,
+    headroom_at,
+    inflation,
+    inflations,
+    share_at,
+)
 from researcher.plan import SampleSize
 
 ASSUMED_SEED_SD = 0.04
@@ -66,7 +75,8 @@ def measure_spread(charter: Charter, arms: Sequence[Sequence[ScoredRun]], basis:
         return Spread(assumed.seed_variance, assumed.df, assumed.noise_variance, basis)
     mean = fmean(run.score for runs in groups for run in runs)
     # If the range is unknown, all means have the same headroom.
-    share = 1.0 if charter.headroom_range is None else headroom_at(mean, charter.headroom_range) / MIDDLE_HEADROOM
+    room = headroom_at(mean, charter.headroom_range, charter.eval_episodes)
+    share = 1.0 if charter.headroom_range is None else room / MIDDLE_HEADROOM
     df = float(sum(len(runs) - 1 for runs in groups))
     squares = sum(
         (len(runs) - 1) * max(0.0, variance([run.score for run in runs]) - fmean(run.noise for run in runs))
@@ -154,10 +164,10 @@ def power_of_equality(charter: Charter, spread: Spread, comparisons: int, seeds:
     differences = random.standard_normal(DRAWS) * np.sqrt(2 * true / seeds)
     middle = 0.5 if charter.headroom_range is None else sum(charter.headroom_range) / 2
     mean = middle if spread.mean is None else spread.mean
-    headrooms = [_headroom_of(charter, mean + side * differences / 2) for side in (-1, 1)]
+    shares = [_shares_of(charter, mean + side * differences / 2) for side in (-1, 1)]
     parts = [
-        np.maximum(true * squares / (seeds - 1), noise) * np.maximum(other / own, 1.0) ** SHRINKAGE / seeds
-        for squares, own, other in zip(random.chisquare(seeds - 1, (2, DRAWS)), headrooms, headrooms[::-1], strict=True)
+        np.maximum(true * squares / (seeds - 1), noise) * inflations(own, other) / seeds
+        for squares, own, other in zip(random.chisquare(seeds - 1, (2, DRAWS)), shares, shares[::-1], strict=True)
     ]
     total = parts[0] + parts[1]
     df = total**2 / (parts[0] ** 2 + parts[1] ** 2) * (seeds - 1)
@@ -203,12 +213,14 @@ def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, eff
     level = level_of(charter, comparisons)
     chances = (np.arange(QUANTILES) + 0.5) / QUANTILES
     seed_variances = spread.seed_variance * spread.df / special.chdtri(spread.df, 1 - chances)
-    measured, *places = _headrooms(charter, spread, effect)
-    true = [
-        seed_variances * (headroom / measured) ** SHRINKAGE + spread.noise_variance * headroom / measured
-        for headroom in places
-    ]
-    judged = [each * inflation(headroom, max(places)) for each, headroom in zip(true, places, strict=True)]
+    places = _means(charter, spread, effect)
+    rooms = [headroom_at(mean, charter.headroom_range, charter.eval_episodes) for mean in places]
+    shares = [share_at(mean, charter.headroom_range, charter.eval_episodes) for mean in places]
+    widest = shares[rooms.index(max(rooms))]
+    # The variance was measured where the baseline is.
+    ratios = [room / rooms[0] for room in rooms]
+    true = [seed_variances * ratio**SHRINKAGE + spread.noise_variance * ratio for ratio in ratios]
+    judged = [each * inflation(share, widest) for each, share in zip(true, shares, strict=True)]
     total, squares = np.maximum(sum(true), TOLERANCE), np.maximum(sum(each**2 for each in judged), TOLERANCE**2)
     df = np.maximum(sum(judged), TOLERANCE) ** 2 / squares * (seeds - 1)
     # The rule estimates its degrees of freedom, which come out about one lower.
@@ -228,24 +240,20 @@ def finds_worse(charter: Charter, spread: Spread, effect: float) -> bool:
     return not low <= spread.mean + charter.sign * effect <= high
 
 
-def _headrooms(charter: Charter, spread: Spread, effect: float) -> tuple[float, float, float]:
-    """Return the headroom at the measured mean, at the baseline's mean (the same), and at the other arm's mean."""
-    if charter.headroom_range is None:
-        return 1.0, 1.0, 1.0
-    low, high = charter.headroom_range
-    mean = (low + high) / 2 if spread.mean is None else spread.mean
-    step = charter.sign * effect * (-1 if finds_worse(charter, spread, effect) else 1)
-    here = headroom_at(mean, charter.headroom_range)
-    return here, here, headroom_at(mean + step, charter.headroom_range)
+def _means(charter: Charter, spread: Spread, effect: float) -> tuple[float, float]:
+    """Return the means of the baseline and of the other arm; in the middle of the range if nothing was measured."""
+    mean = spread.mean
+    if mean is None:
+        mean = 0.0 if charter.headroom_range is None else sum(charter.headroom_range) / 2
+    return mean, mean + charter.sign * effect * (-1 if finds_worse(charter, spread, effect) else 1)
 
 
-def _headroom_of(charter: Charter, means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return `headroom_at` of many means."""
+def _shares_of(charter: Charter, means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the places of many means in the range; the middle if the range has no ends."""
     if charter.headroom_range is None:
-        return np.ones_like(means)
+        return np.full_like(means, 0.5)
     low, high = charter.headroom_range
-    share = np.clip((means - low) / (high - low), LEAST_SHARE, 1 - LEAST_SHARE)
-    return share * (1 - share)
+    return np.clip((means - low) / (high - low), 0.0, 1.0)
 
 
 def scale_of(charter: Charter) -> float:

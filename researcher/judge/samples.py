@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 Range = tuple[float, float] | None
@@ -19,11 +22,13 @@ SHRINKAGE = 1.5
 
 It lies between that of a beta distribution of constant precision (1) and that of constant variance of the log odds (2).
 docs/statistics.md has the error rates by which it was chosen."""
+NEAREST = 0.03
+"""A mean counts as no nearer to an end of the range than d / 4 * d / (d + NEAREST), if the other mean's distance is d.
+
+With this number the bank of cases holds, and power grows with the effect."""
 OUTLIER_LEVEL = 0.002
 """The probability that the test takes one run of a normal sample for an outlier."""
 FEWEST_FOR_OUTLIER = 4
-LEAST_SHARE = 0.0025
-"""The least distance of a mean from an end of the range, as a share of it: one episode of the usual 400."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +68,28 @@ def evaluation_noise(mean: float, stderr: float, episodes: int, metric_range: Ra
 
 @dataclass(frozen=True, slots=True)
 class ArmSample:
-    """The runs of one arm: their number, their mean, and the variance of one run's score; NaN if there are too few.
+    """The runs of one arm: their scores, their mean, and the variance of one run's score; NaN if there are too few.
 
-    `noise` is the part of the variance that comes from evaluation. `headroom` is share * (1 - share), where share is
-    the place of the mean in the range from 0 to 1. It is 1 for every mean if the range is unknown.
+    `noise` is the part of the variance that comes from evaluation. `share` is the place of the mean in the range from 0
+    to 1; None if the range is unknown.
     """
 
     n: int
     mean: float
     variance: float
     noise: float
-    headroom: float = 1.0
+    share: float | None = None
+    scores: tuple[float, ...] = ()
 
 
 def sample_of(runs: Sequence[ScoredRun], metric_range: Range = None) -> ArmSample:
     if not runs:
         return ArmSample(0, math.nan, math.nan, math.nan)
     noise = fmean(run.noise for run in runs)
-    scores = [run.score for run in runs]
+    scores = tuple(run.score for run in runs)
     mean = fmean(scores)
     spread = max(variance(scores), noise) if len(runs) > 1 else math.nan
-    return ArmSample(len(runs), mean, spread, noise, headroom_at(mean, metric_range))
+    return ArmSample(len(runs), mean, spread, noise, share_at(mean, metric_range), scores)
 
 
 def variance(values: Sequence[float]) -> float:
@@ -95,52 +101,137 @@ def variance(values: Sequence[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def headroom_at(mean: float, metric_range: Range) -> float:
-    """Return the headroom of a mean, at least that of a score at `LEAST_SHARE` from an end."""
+def share_at(mean: float, metric_range: Range, episodes: float = math.inf) -> float | None:
+    """Return the place of a mean in the range, from 0 to 1; None if the range is unknown.
+
+    One success and one failure are added to the episodes (default: so many that they change nothing).
+    """
     if metric_range is None:
-        return 1.0
+        return None
     low, high = metric_range
-    share = min(max((mean - low) / (high - low), LEAST_SHARE), 1 - LEAST_SHARE)
-    return share * (1 - share)
+    share = min(max((mean - low) / (high - low), 0.0), 1.0)
+    return (share + 1 / episodes) / (1 + 2 / episodes)
 
 
-def inflation(headroom: float, widest: float) -> float:
-    """Return the factor by which the variance grows from a mean with this headroom to one with the widest."""
-    return max(1.0, widest / headroom) ** SHRINKAGE
+def headroom_at(mean: float, metric_range: Range, episodes: int) -> float:
+    """Return the headroom of a mean: share * (1 - share), and 1 for every mean if the range is unknown.
+
+    As in the noise of a score over so many episodes, one success and one failure are added. So a mean at an end of the
+    range has some headroom too.
+    """
+    share = share_at(mean, metric_range, episodes)
+    return 1.0 if share is None else share * (1 - share)
 
 
-def find_outlier(scores: Mapping[int, float], noise: float, sign: float) -> int | None:
+def inflation(share: float | None, widest: float | None) -> float:
+    """Return the factor by which the variance grows from a mean at `share` of the range to one at `widest`.
+
+    `widest` has more headroom. The factor stops growing where the mean at `share` is much nearer to its end than the
+    other one. A larger effect would otherwise be found less often, because the factor outgrows the effect.
+    """
+    if share is None or widest is None:
+        return 1.0
+    other = widest if share < 0.5 else 1 - widest
+    distance = max(min(share, 1 - share), other**2 / (4 * (other + NEAREST)))
+    return max(1.0, other * (1 - other) / (distance * (1 - distance))) ** SHRINKAGE if distance else 1.0
+
+
+def inflations(shares: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return `inflation` of many shares; it is 1 beside another mean with less headroom."""
+    is_low = shares < 0.5
+    distance, beside = np.where(is_low, shares, 1 - shares), np.where(is_low, others, 1 - others)
+    distance = np.maximum(distance, beside**2 / (4 * (beside + NEAREST)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        factors = np.maximum(beside * (1 - beside) / (distance * (1 - distance)), 1.0) ** SHRINKAGE
+    return np.where(distance > 0, factors, 1.0)
+
+
+def find_outlier(scores: Mapping[int, float], noise: float, sign: float, metric_range: Range = None) -> int | None:
     """Return the key of the highest score (`sign` 1) or the lowest (-1) if it lies apart from all others, else None.
 
     The test is that of Grubbs (1950, Annals of Mathematical Statistics 21:27-58). `noise` is the least variance of one
-    score.
+    score. Runs that are alike because they are near an end of the range get the variance that they would have where the
+    furthest run is.
     """
     if len(scores) < FEWEST_FOR_OUTLIER:
         return None
     furthest = max(scores, key=lambda key: sign * scores[key])
     rest = [score for key, score in scores.items() if key != furthest]
     n = len(rest)
-    apart = sign * (scores[furthest] - fmean(rest)) / math.sqrt(max(variance(rest), noise, TOLERANCE) * (1 + 1 / n))
+    mean = fmean(rest)
+    factor = inflation(share_at(mean, metric_range), share_at(scores[furthest], metric_range))
+    spread = max(variance(rest), noise, TOLERANCE) * factor
+    apart = sign * (scores[furthest] - mean) / math.sqrt(spread * (1 + 1 / n))
     return furthest if len(scores) * float(special.stdtr(n - 1, -apart)) < OUTLIER_LEVEL else None
 
 
 @dataclass(frozen=True, slots=True)
+class Pairs:
+    """The runs of two arms, each run of the first with each run of the second."""
+
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+
+    def p_above(self, bound: float = 0.0) -> float:
+        """Return the one-sided p value of the hypothesis that the median difference of a pair is at most `bound`.
+
+        The test is that of Brunner & Munzel (2000, Biometrical Journal 42:17-25), which assumes neither a shape nor
+        equal variances.
+        """
+        above, below = sorted(score - bound for score in self.first), sorted(self.second)
+        won = [_share_below(score, below) for score in above]
+        lost = [1 - _share_below(score, above) for score in below]
+        parts = [variance(each) / len(each) for each in (won, lost)]
+        total, gain = sum(parts), fmean(won) - 0.5
+        if total <= TOLERANCE:
+            return 0.0 if gain > TOLERANCE else 1.0
+        df = total**2 / sum(part**2 / (len(each) - 1) for part, each in zip(parts, (won, lost), strict=True))
+        return float(special.stdtr(df, -gain / math.sqrt(total)))
+
+
+def _share_below(score: float, ordered: Sequence[float]) -> float:
+    """Return the share of the scores that are lower, an equal one counting half."""
+    return (bisect_left(ordered, score - TOLERANCE) + bisect_right(ordered, score + TOLERANCE)) / 2 / len(ordered)
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with its standard error and its degrees of freedom; NaN if it could not be estimated."""
+    """A value with its standard error and its degrees of freedom; NaN if it could not be estimated.
+
+    `pairs` are the runs of a difference of two arms. A claim about it must hold for the median pair of runs too.
+    """
 
     value: float
     stderr: float
     df: float
+    pairs: Pairs | None = None
+
+    @property
+    def of_means(self) -> Estimate:
+        """The same estimate without the pairs of runs."""
+        return replace(self, pairs=None)
 
     def p_above(self, bound: float = 0.0) -> float:
         """Return the one-sided p value of the hypothesis that the true value is at most `bound`."""
         if self.stderr == 0.0:
-            return 0.0 if self.value > bound + TOLERANCE else 1.0
-        return float(special.stdtr(self.df, (bound - self.value) / self.stderr))
+            p = 0.0 if self.value > bound + TOLERANCE else 1.0
+        else:
+            p = float(special.stdtr(self.df, (bound - self.value) / self.stderr))
+        return p if self.pairs is None or math.isnan(p) else max(p, self.pairs.p_above(bound))
 
     def p_below(self, bound: float = 0.0) -> float:
         """Return the one-sided p value of the hypothesis that the true value is at least `bound`."""
-        return Estimate(-self.value, self.stderr, self.df).p_above(-bound)
+        return self.negated().p_above(-bound)
+
+    def negated(self) -> Estimate:
+        """Return the estimate of the opposite difference."""
+        pairs = None if self.pairs is None else Pairs(self.pairs.second, self.pairs.first)
+        return replace(self, value=-self.value, pairs=pairs)
+
+    def lowered(self, loss: float) -> Estimate:
+        """Return the estimate with every run of the first arm, and so its mean, lower by `loss`."""
+        pairs = self.pairs and Pairs(tuple(score - loss for score in self.pairs.first), self.pairs.second)
+        return replace(self, value=self.value - loss, pairs=pairs)
 
     def p_two_sided(self) -> float:
         """Return the p value of the hypothesis that the true value is 0."""
@@ -167,21 +258,32 @@ def contrast_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) 
     if the arms were equal: an arm nearer to an end gets the variance that it would have at the mean of the arm with the
     most headroom.
 
-    Its standard error is NaN if an arm has fewer than two runs.
+    A difference of two arms has their pairs of runs too. Its standard error is NaN if an arm has fewer than two runs.
     """
     value, total, below = 0.0, 0.0, 0.0
-    widest = max(samples[arm].headroom for arm in weights)
+    shares = [share for arm in weights if (share := samples[arm].share) is not None]
+    widest = max(shares, key=lambda share: share * (1 - share), default=None)
     for arm, weight in weights.items():
         sample = samples[arm]
         if sample.n == 0:
             return NOT_ESTIMATED
-        part = weight**2 * sample.variance * inflation(sample.headroom, widest) / sample.n
+        part = weight**2 * sample.variance * inflation(sample.share, widest) / sample.n
         value += weight * sample.mean
         total += part
         below += part**2 / (sample.n - 1) if sample.n > 1 else math.nan
+    pairs = _pairs_of(weights, samples)
     if total == 0.0:
-        return Estimate(value, 0.0, math.inf)
-    return Estimate(value, math.sqrt(total), total**2 / below)
+        return Estimate(value, 0.0, math.inf, pairs)
+    return Estimate(value, math.sqrt(total), total**2 / below, pairs)
+
+
+def _pairs_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) -> Pairs | None:
+    """Return the pairs of runs of a difference of two arms with two runs or more; None for another contrast."""
+    if sorted(weights.values()) != [-1.0, 1.0]:
+        return None
+    second, first = sorted(weights, key=lambda arm: weights[arm])
+    runs = Pairs(samples[first].scores, samples[second].scores)
+    return runs if min(len(runs.first), len(runs.second)) > 1 else None
 
 
 def noise_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) -> Estimate:

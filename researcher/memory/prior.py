@@ -155,11 +155,11 @@ def _measure(charter: Charter, prior: Prior) -> Spread:
     if not prior.baselines:
         return assume_spread(charter, "an assumption: the earlier runs are not on record")
     level = fmean(run.score for group in prior.baselines for run in group)
-    room = headroom_at(level, charter.headroom_range)
+    room = headroom_at(level, charter.headroom_range, charter.eval_episodes)
     groups: list[list[ScoredRun]] = []
     for group in (*prior.baselines, *prior.arms):
         mean = fmean(run.score for run in group)
-        ratio = room / headroom_at(mean, charter.headroom_range)
+        ratio = room / headroom_at(mean, charter.headroom_range, charter.eval_episodes)
         scale = ratio ** (SHRINKAGE / 2)
         groups.append(
             [replace(run, score=level + scale * (run.score - mean), noise=ratio * run.noise) for run in group]

@@ -33,10 +33,11 @@ class Replication:
 
     @property
     def sentence(self) -> str:
+        finding = self.known.finding
         return (
-            f"Study {self.known.finding.study_id} found {describe_comparison(self.known.recipe)}: "
-            f"{describe_effect(self.known)}, {self.known.finding.verdict.value}, from {self.known.recipe.runs} runs of "
-            "the arm"
+            f"Study {finding.study_id} found {describe_comparison(self.known.recipe)}: "
+            f"{describe_effect(self.known)}, {finding.verdict.about(finding.about)}, from {self.known.recipe.runs} "
+            "runs of the arm"
         )
 
 

@@ -89,11 +89,15 @@ def find_finding(store: ExperimentStore, finding_id: str) -> Finding:
 def _compare(later: KnownFinding, earlier: KnownFinding) -> str:
     return (
         f"{later.recipe.arm.name} against {later.recipe.baseline.name} was {describe_effect(earlier)} "
-        f"({earlier.finding.verdict.value}) and is {describe_effect(later)} ({later.finding.verdict.value})"
+        f"and {earlier.finding.verdict.about(earlier.finding.about)}; it is {describe_effect(later)} and "
+        f"{later.finding.verdict.about(later.finding.about)}"
     )
 
 
-METHOD = "Welch's t over seeds with the variance of equal arms, Holm-corrected"
+METHOD = (
+    "Welch's t over seeds with the variance of equal arms, and Brunner and Munzel's test of the pairs of runs, "
+    "Holm-corrected"
+)
 EVALUATION_ALONE = "evaluation noise alone, one run per arm"
 
 
@@ -153,6 +157,7 @@ def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, ar
             "seeds": list(comparison.seeds),
             "note": comparison.note,
             "margin": charter.margin,
+            "about": charter.about,
             "failures": comparison.failures,
             "baseline_failures": comparison.baseline_failures,
             "missing": len(comparison.missing),
@@ -176,5 +181,5 @@ def _summarize(charter: Charter, comparison: Comparison) -> str:
     within = "" if charter.margin is None else f", by a margin of {charter.margin:g}"
     return (
         f"{comparison.arm} against {comparison.baseline} on {charter.environment_name}: {comparison.difference:+.3f} "
-        f"held-out reward over {len(comparison.seeds)} seeds, {comparison.verdict.value}{within}{note}."
+        f"held-out reward over {len(comparison.seeds)} seeds, {comparison.verdict.about(charter.about)}{within}{note}."
     )

@@ -206,9 +206,9 @@ class LLMPlanner:
             "interpret",
             question=charter.question,
             rules=show_rules(charter),
-            results=show_results(analysis),
+            results=show_results(analysis, charter.about),
             tree="" if charter.search is None else show_tree(history),
-            history=show_history(_without_analyses(history)),
+            history=show_history(_without_analyses(history), charter.about),
             notebook=show_notes_beside_tree(history),
         )
         return self._chat.ask("interpret", question, parse_claims)
@@ -235,8 +235,8 @@ class LLMPlanner:
             question=charter.question,
             iterations=str(len(history.plans)),
             rules=show_rules(charter),
-            results=show_results(analysis),
-            history=show_history(_without_analyses(history)),
+            results=show_results(analysis, charter.about),
+            history=show_history(_without_analyses(history), charter.about),
             tree="" if charter.search is None else show_tree(history),
             notebook=show_notes_beside_tree(history),
             budget=show_budget(charter, history),
@@ -266,7 +266,7 @@ class LLMPlanner:
             "iteration": str(len(history.plans) + 1),
             "base_job": show_job(start_job(charter)),
             "choice": show_choice(charter),
-            "history": show_history(history),
+            "history": show_history(history, charter.about),
             "arms": load("arms", max_episodes=str(MAX_EPISODES_PER_STEP)),
             "max_arms": str(MAX_ARMS),
         }

@@ -35,7 +35,8 @@ class ReplicationPlanner(RulesPlanner):
         return replace(
             earlier,
             topic=request.topic,
-            question=f"Is {self.replication.arm.name} again {_WORDS[known.finding.verdict]} {self._baseline}?",
+            question=f"Is {self.replication.arm.name} again {_WORDS[known.finding.verdict]} {self._baseline} "
+            f"{earlier.about}?",
             baseline=self._baseline,
             rule=replace(earlier.rule, min_effect=min_effect, shares=(1.0,)),
             budget=request.budget,
@@ -58,7 +59,7 @@ class ReplicationPlanner(RulesPlanner):
         elif self.replication.known.finding.verdict is Verdict.WORSE:
             relation, word = Relation.WORSE, "worse than"
         contrast = Contrast(relation, (arm.name,), (baseline.name,), charter.margin or 0.0)
-        statement = f"{arm.name} is {word} {baseline.name}."
+        statement = f"{arm.name} is {word} {baseline.name} {charter.about}."
         hypothesis = Hypothesis(statement, f"{self.replication.sentence}.", (arm.name,), contrast)
         return Plan(
             iteration=len(history.plans),

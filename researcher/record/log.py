@@ -253,6 +253,7 @@ def _judged(charter: Charter, planned: Plan, analysis: Analysis) -> Mapping[str,
         text = f"{summary.arm}: {summary.mean:.3f} over {len(summary.scores)} seeds"
         comparison = verdicts.get(summary.arm)
         if comparison is not None and not math.isnan(comparison.difference):
-            text += f", {comparison.difference:+.3f} against {charter.baseline}: {comparison.verdict.value}"
+            verdict = comparison.verdict.about(charter.about)
+            text += f", {comparison.difference:+.3f} against {charter.baseline}: {verdict}"
         found[summary.arm] = text
     return found

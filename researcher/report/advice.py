@@ -180,7 +180,7 @@ def _use(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
             f"({format_interval(part.ci_low, part.ci_high, signed=True)})."
         )
     if is_known(found.unseen_failures):
-        sentences.append(f"That is about a typical run: {unseen(found)}.")
+        sentences.append(f"That holds {facts.charter.about}: {unseen(found)}.")
     if facts.charter.judged_by is not JudgedBy.FINAL:
         finals = (format_score(each.final_mean) for each in (arm, baseline))
         sentences.append(f"Its mean final score is {' and that of the baseline '.join(finals)}.")

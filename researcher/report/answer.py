@@ -52,7 +52,15 @@ def answer_relation(facts: StudyFacts) -> Iterator[str]:
         relation = _RELATIONS[asked]
         for item in facts.contrasts:
             if item.contrast.relation is relation:
-                yield f"{_words_on(facts, item)} ({item.reason.rstrip('.')})."
+                yield f"{_words_on(facts, item)}{_about(facts, item)} ({item.reason.rstrip('.')})."
+
+
+def _about(facts: StudyFacts, item: JudgedContrast) -> str:
+    """Return what a decided contrast is about; a sum of three arms or more has no pairs of runs."""
+    if _outcome(facts, item) is Outcome.UNDECIDED:
+        return ""
+    is_of_sums = item.contrast.relation in (Relation.MATTERS_MORE, Relation.INTERACTION)
+    return " by the means" if is_of_sums else f" {facts.charter.about}"
 
 
 def _outcome(facts: StudyFacts, item: JudgedContrast) -> Outcome:
@@ -82,31 +90,31 @@ def _of_effects(facts: StudyFacts) -> Iterator[str]:
         if not arms:
             continue
         if {Verdict.KEEP, Verdict.WORSE} & verdicts:
-            yield _sentence(f"{title_of(factor.name)} matters for {place}.")
+            yield _sentence(f"{title_of(factor.name)} matters for {place} {facts.charter.about}.")
         elif verdicts == {Verdict.NO_BETTER}:
-            yield f"No other {title_of(factor.name)} is better for {place}."
+            yield f"No other {title_of(factor.name)} is better for {place} {facts.charter.about}."
         else:
             yield f"Whether the {title_of(factor.name)} matters for {place} is not decided."
 
 
 def _of_equality(facts: StudyFacts) -> Iterator[str]:
     """Yield the verdict on each arm with its interval and the margin."""
-    margin = f"{facts.charter.margin:g}"
+    margin, about = f"{facts.charter.margin:g}", facts.charter.about
     for arm in facts.compared:
         found, names = arm.comparison, f"{arm.name} and {facts.charter.baseline}"
         if found is None or arm.disqualified:
             continue
         word = "better" if facts.charter.sign * found.difference > 0 else "worse"
         sentence = {
-            Verdict.EQUAL: f"{names} are equal within {margin}",
-            Verdict.DIFFERENT: f"{names} differ by more than {margin}, and {arm.name} is the {word} one",
+            Verdict.EQUAL: f"{names} are equal within {margin} {about}",
+            Verdict.DIFFERENT: f"{names} differ by more than {margin} {about}, and {arm.name} is the {word} one",
         }.get(found.verdict, f"Whether {names} are equal within {margin} is not decided")
         tested = _found_different(facts, arm)
         if found.verdict is Verdict.EQUAL and tested is not None:
             yield (
-                f"Equality is not shown: {names} are equal within {margin} on the {facts.charter.search_split} split, "
-                f"{effect_of(facts, found)}, and differ on the {facts.charter.test_split} split: "
-                f"{effect_of(facts, tested)}."
+                f"Equality is not shown: {names} are equal within {margin} {about} on the "
+                f"{facts.charter.search_split} split, {effect_of(facts, found)}, and differ on the "
+                f"{facts.charter.test_split} split: {effect_of(facts, tested)}."
             )
             continue
         yield f"{sentence}: {effect_of(facts, found)}{_means(arm)}{_parts(found)}."
@@ -246,7 +254,7 @@ def _needed_parts(facts: StudyFacts, winner: ArmFacts) -> Iterator[str]:
     needed = [item.name for item in ablations if item.outcome is Outcome.SUPPORTED]
     others = [item.name for item in ablations if item.outcome is not Outcome.SUPPORTED]
     if needed:
-        yield f"{winner.name} is better than {join_names(needed)}."
+        yield f"{winner.name} is better than {join_names(needed)} {facts.charter.about}."
     if others:
         yield f"It is not shown to be better than {join_names(others)}."
 
@@ -281,7 +289,7 @@ def _lead(facts: StudyFacts) -> str:
     ranked = facts.ranked
     if asked and asked[-1].outcome is Outcome.SUPPORTED and asked[-1].winner == ranked[0].name:
         word = _BEST_WORDS.get(facts.charter.asks.asked, "is best")
-        return f"{ranked[0].name} {word}: {_mean_of(ranked[0])}."
+        return f"{ranked[0].name} {word} {facts.charter.about}: {_mean_of(ranked[0])}."
     equal, first = _leading(facts), format_score(ranked[0].search.mean)
     if len(equal) > 1:
         found = f"{join_names(equal)} share the best mean of {len(ranked)} arms, {first}"
@@ -327,7 +335,7 @@ def _against_baseline(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
         rule = facts.charter.rule
         verdicts = Counter(arm.verdict for arm in facts.compared)
         yield (
-            f"No arm is shown to be better than the baseline {baseline.name} (mean "
+            f"No arm is shown to be better {facts.charter.about} than the baseline {baseline.name} (mean "
             f"{format_score(baseline.search.mean)}) by the charter's rule (at least {rule.min_effect:g}, p below "
             f"{rule.alpha:g}): {count_kinds(verdicts)}."
         )
@@ -339,14 +347,15 @@ def _of_kept(facts: StudyFacts, baseline: ArmFacts, kept: list[ArmFacts]) -> Ite
     assert found is not None, "a verdict is that of a comparison"
     if facts.contradicted == best.name:
         tested = facts.test_comparisons[0]
+        interval = format_interval(tested.ci_low, tested.ci_high, signed=True)
         yield (
-            f"No improvement is shown: {best.name} was better than {baseline.name} on the {charter.search_split} "
-            f"split, {effect_of(facts, found)}, and the {charter.test_split} split contradicts it: "
-            f"{format_difference(tested.difference)} ({format_interval(tested.ci_low, tested.ci_high, signed=True)})."
+            f"No improvement is shown: {best.name} was better than {baseline.name} {facts.charter.about} on the "
+            f"{charter.search_split} split, {effect_of(facts, found)}, and the {charter.test_split} split contradicts "
+            f"it: {format_difference(tested.difference)} ({interval})."
         )
         return
     name = "It" if _leading(facts) == [best.name] else best.name
-    sentence = f"{name} is better than {baseline.name}"
+    sentence = f"{name} is better than {baseline.name} {facts.charter.about}"
     if abs(found.difference) < LEAST:
         sentence = f"{name} is kept against {baseline.name}, though three digits do not show a difference"
     yield f"{sentence}: {effect_of(facts, found)}{_means(best)}{_parts(found)}."
@@ -355,7 +364,7 @@ def _of_kept(facts: StudyFacts, baseline: ArmFacts, kept: list[ArmFacts]) -> Ite
     if len(kept) > 1:
         yield f"Also kept: {join_names(arm.name for arm in kept[1:])}."
     if is_known(found.unseen_failures):
-        yield f"This is about a typical run: {unseen(found)}."
+        yield _sentence(f"{unseen(found)}.")
 
 
 def _of_single(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
@@ -363,11 +372,12 @@ def _of_single(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
     assert found is not None, "it is among those that were compared"
     if arm.disqualified:
         return f"No answer: {arm.name} was disqualified, and nothing else was compared with {baseline.name}."
-    sentence = f"Whether {arm.name} is better than {baseline.name} is not decided"
+    sentence = f"Whether {arm.name} is better than {baseline.name} {facts.charter.about} is not decided"
     if found.verdict is Verdict.WORSE and abs(found.difference) >= LEAST:
-        sentence = f"{arm.name} is worse than {baseline.name}"
+        sentence = f"{arm.name} is worse than {baseline.name} {facts.charter.about}"
     elif found.verdict is not Verdict.INCONCLUSIVE:
-        sentence = f"{arm.name} is not better than {baseline.name} by {facts.charter.rule.min_effect:g} or more"
+        least = facts.charter.rule.min_effect
+        sentence = f"{arm.name} is not better than {baseline.name} {facts.charter.about} by {least:g} or more"
     return f"{sentence}: {effect_of(facts, found)}{_means(arm)}{_parts(found)}."
 
 

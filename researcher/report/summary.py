@@ -53,4 +53,5 @@ def _verdict(arm: ArmFacts, charter: Charter) -> str:
     interval = format_interval(found.ci_low, found.ci_high, signed=True)
     margin = "" if charter.margin is None else f", margin {charter.margin:g}"
     numbers = f"{format_difference(found.difference)}, {interval}, {describe_p(found.p_adjusted)}{margin}"
-    return f"{mean}, {arm.verdict} ({numbers})"
+    verdict = arm.verdict if arm.disqualified else found.verdict.about(charter.about)
+    return f"{mean}, {verdict} ({numbers})"

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from experiments_db import Author, Experiment, ExperimentStatus, Operator
+from experiments_db import IN_MEDIAN_PAIR, Author, Experiment, ExperimentStatus, Operator
 from prompts import load
 from researcher.charter import Charter, ComparedAt, Factor, Level, SampleSizeGoal
 from researcher.equal_amounts import give_episodes_of, hold_equal
@@ -311,7 +311,7 @@ def _pilot_of(goal: SampleSizeGoal, charter: Charter) -> int:
 
 def _expect(winner: Arm, baseline: Arm) -> Hypothesis:
     return Hypothesis(
-        statement=f"{winner.name} is better than {baseline.name}.",
+        statement=f"{winner.name} is better than {baseline.name} {IN_MEDIAN_PAIR}.",
         prediction=f"{winner.name} beats {baseline.name} on fresh seeds and held-out tasks that nobody has looked at.",
         arms=(winner.name,),
         contrast=Contrast(Relation.BETTER, (winner.name,), (baseline.name,)),
@@ -320,7 +320,7 @@ def _expect(winner: Arm, baseline: Arm) -> Hypothesis:
 
 def _expect_part(winner: Arm, ablation: Arm) -> Hypothesis:
     return Hypothesis(
-        statement=f"{winner.name} is better than {ablation.name}, which lacks a part of it.",
+        statement=f"{winner.name} is better {IN_MEDIAN_PAIR} than {ablation.name}, which lacks a part of it.",
         prediction=f"{winner.name} beats {ablation.name} on held-out episodes.",
         arms=(winner.name, ablation.name),
         contrast=Contrast(Relation.BETTER, (winner.name,), (ablation.name,)),

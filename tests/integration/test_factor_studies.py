@@ -129,7 +129,9 @@ def test_equal_arms_are_reported_equal_with_margin_and_interval(
 
     assert done.exit_code == 0, done.output
     shown = json.loads(done.stdout)
-    assert shown["answer"].startswith("lr=0.003 and lr=0.001 are equal within 0.3: +0.000 (90 % interval -0.")
+    assert shown["answer"].startswith(
+        "lr=0.003 and lr=0.001 are equal within 0.3 in the mean: +0.000 (90 % interval -0."
+    )
     report = Path(shown["report"]).read_text()
     assert "equal within 0.3" in report and "differ by less than 0.3" in report and "| equal |" in report
     status = CliRunner().invoke(app, ["status", shown["study"], "--json"])

@@ -133,7 +133,8 @@ def answer(contents: StudyContents) -> str:
     finding = next((item for item in contents.last_findings if item.experiment_id == best.arm.id), None)
     if finding is None or finding.effect is None:
         return f"{lead}."
-    return f"{lead}, {formats.change(finding.effect)} against the baseline {elements.badge(finding.verdict)}"
+    verdict = f"{elements.badge(finding.verdict)} {finding.about}"
+    return f"{lead}, {formats.change(finding.effect)} against the baseline {verdict}"
 
 
 def show_ranking(contents: StudyContents, ranked: list[ArmScore]) -> None:
@@ -223,7 +224,8 @@ def show_results(contents: StudyContents) -> None:
     )
     confidence = formats.setting(100 * findings[0].confidence)
     method = formats.plain(findings[0].method)
-    st.caption(f"Method: {method}; intervals at {confidence} %. The charter's rule sets the verdict.")
+    about = findings[0].about
+    st.caption(f"Method: {method}; intervals at {confidence} %. The charter's rule sets the verdict, {about}.")
 
 
 def show_decisions(contents: StudyContents) -> None:

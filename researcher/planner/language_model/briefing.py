@@ -172,7 +172,7 @@ def show_manipulation(check: ManipulationCheck | None) -> str:
     return f"{check.statement} (an attempt passes if {how}; {check.share:.0%} of the attempts must pass)"
 
 
-def show_results(analysis: Analysis) -> str:
+def show_results(analysis: Analysis, about: str) -> str:
     """Return the judge's numbers, and the reasons for runs without a score."""
     if analysis.stage is Stage.EXPLORE:
         return "The last plan explored: its scores stand in the tree, and no verdict rests on them."
@@ -185,7 +185,9 @@ def show_results(analysis: Analysis) -> str:
         lines.append(f"- {arm.arm}: {mean} [{low}, {high}], before {base}; {count_of(len(arm.scores), 'seed')}")
     if unscored := [arm.arm for arm in analysis.arms if not arm.scores]:
         lines.append(f"- without a score: {', '.join(unscored)}")
-    lines.append("Comparisons with the baseline (difference, interval, corrected p, verdict):")
+    lines.append(
+        f"Comparisons with the baseline (difference of means, interval, corrected p, and the verdict {about}):"
+    )
     lines += [
         f"- {item.arm} against {item.baseline}: {number(item.difference)} [{number(item.ci_low)}, "
         f"{number(item.ci_high)}], p {number(item.p_adjusted)}, {item.verdict.value}"
@@ -364,10 +366,10 @@ def _show_score(score: RungScore) -> str:
     return f"{score.share:g}: {number(score.score)} {interval}{before}{seconds}"
 
 
-def show_history(history: History) -> str:
+def show_history(history: History, about: str) -> str:
     """Return earlier plans with their results, diagnoses of runs, and findings of earlier studies.
 
-    Plans that explore are left out: they stand in the tree.
+    Plans that explore are left out: they stand in the tree. `about` says what verdicts are about.
     """
     parts: list[str] = []
     for plan in history.plans:
@@ -375,7 +377,7 @@ def show_history(history: History) -> str:
             arms = "; ".join(f"{arm.name} {json.dumps(dict(arm.factors))}" for arm in plan.arms)
             parts.append(f"Iteration {plan.iteration + 1} ({plan.stage}), {count_of(len(plan.seeds), 'seed')}: {arms}")
     if history.analyses and history.analyses[-1].stage is not Stage.EXPLORE:
-        parts.append(show_results(history.analyses[-1]))
+        parts.append(show_results(history.analyses[-1], about))
     if history.diagnoses:
         parts.append("What the monitor noted of runs:\n" + quote_data(history.diagnoses))
     if history.earlier_findings:

@@ -6,20 +6,23 @@ Each bound is one that a rule which is wrong in 5 % of studies exceeds less than
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise, product
+
 import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
 def late_imports() -> None:
     global np, stats, Case, draw, judge_one, play, play_real, decide, fixed_seeds, beta, Verdict, Spread, power_of
-    global SHRINKAGE, BANK
+    global SHRINKAGE, BANK, normal
     import numpy as np
     from scipy import stats
 
     from bench.judge.bank import Case, cases, draw, judge_one, play, play_real
     from bench.judge.many_studies import decide
     from bench.judge.policies import fixed_seeds
-    from bench.judge.shapes import beta
+    from bench.judge.shapes import beta, normal
     from experiments_db import Verdict
     from researcher.judge.power import Spread, power_of
     from researcher.judge.samples import SHRINKAGE
@@ -34,7 +37,7 @@ def most_by_chance(rate: float, studies: int) -> int:
     return int(stats.binom.isf(1e-6, studies, rate))
 
 
-@pytest.mark.parametrize("arms", [1, 4])
+@pytest.mark.parametrize("arms", [1, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_arms_with_the_mean_of_the_baseline_are_neither_kept_nor_called_worse(arms: int) -> None:
     wrong: dict[tuple[str, int], int] = {}
     for name, case in BANK.items():
@@ -113,3 +116,55 @@ def test_real_nodes_decide_as_the_judge_alone(name: str) -> None:
 def test_case_that_no_test_can_hold_says_why() -> None:
     assert all(case.why for case in BANK.values() if case.impossible_with)
     assert all(set(case.impossible_with) <= set(case.seeds) for case in BANK.values())
+
+
+@pytest.mark.parametrize("arms", [1, 4])
+def test_skewed_arm_with_the_mean_of_the_baseline_is_kept_as_rarely_as_the_documentation_says(arms: int) -> None:
+    case = BANK["left tail, exponential, sd 0.08 against 0.02"]
+    kept = play(case, 9, STUDIES, seed=1, arms=arms).kept
+    assert kept <= most_by_chance({1: 0.06, 4: 0.10}[arms], STUDIES)
+
+
+FEW, MANY = (20, 100, 400), (20, 50, 100, 200, 400, 1000)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "baselines", "deviations", "seeds"),
+    [
+        (FEW, (0.2, 0.5, 0.8), (0.0, 0.05), (3, 9)),
+        pytest.param(
+            *(MANY, (0.05, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95), (0.0, 0.02, 0.05, 0.1), (3, 6, 9, 12)),
+            marks=[pytest.mark.slow, pytest.mark.timeout(900)],
+        ),
+    ],
+)
+def test_larger_effect_is_never_found_less_often(
+    episodes: tuple[int, ...], baselines: tuple[float, ...], deviations: tuple[float, ...], seeds: tuple[int, ...]
+) -> None:
+    """The studies of all means share their draws, so that little of a difference is chance."""
+    fallen: dict[tuple[float, ...], float] = {}
+    for count, mean, sd, runs in product(episodes, baselines, deviations, seeds):
+        charter = replace(fixed_seeds(1, runs).charter, eval_episodes=count)
+        most = 0.0
+        for other in sorted({*np.linspace(mean, 1, 9).tolist(), 0.97, 0.985}):
+            if other < mean:
+                continue
+            arms, baseline = draw(Case("", normal(other, sd), normal(mean, sd)), charter, runs, 400, 5, 1)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                found = float(decide(charter.rule, arms, baseline)[0].mean())
+            fallen[count, mean, sd, runs] = max(fallen.get((count, mean, sd, runs), 0.0), most - found)
+            most = max(most, found)
+
+    assert {case: fall for case, fall in fallen.items() if fall > 0.05} == {}
+
+
+@pytest.mark.parametrize("episodes", [20, 100, 400, 1000])
+@pytest.mark.parametrize("mean", [0.05, 0.5, 0.8, 0.95])
+def test_power_that_a_design_states_grows_with_the_effect(mean: float, episodes: int) -> None:
+    charter = replace(fixed_seeds(4, 3).charter, eval_episodes=episodes)
+    noise = max(mean * (1 - mean), 1 / episodes) / episodes
+    for deviation in (0.0, 0.02, 0.08):
+        spread = Spread(deviation**2, 1e6, noise, "known", mean)
+        effects = np.linspace(0.01, 1 - mean, 25)
+        powers = [power_of(charter, spread, 4, 9, float(effect)) for effect in effects]
+        assert all(later >= earlier - 0.01 for earlier, later in pairwise(powers)), powers

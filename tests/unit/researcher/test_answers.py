@@ -13,7 +13,7 @@ import pytest
 from numpy.random import default_rng
 
 from bench.judge.simulation import Truth, play_study
-from experiments_db import open_store
+from experiments_db import IN_MEAN, IN_MEDIAN_PAIR, open_store
 from researcher.charter import Asked, Charter, Design
 from researcher.planner.rules import RulesPlanner
 from researcher.question.wording import describe_question
@@ -21,6 +21,7 @@ from researcher.report.advice import recommendation
 from researcher.report.answer import answer, answer_relation
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
+from researcher.report.summary import summarize
 from researcher.study.settings import StudySettings
 
 LR = "lr=0.001,0.003"
@@ -48,42 +49,54 @@ LOW_FEW, HIGH_FEW = "lr=0.001 num_repeat=4", "lr=0.003 num_repeat=4"
 @pytest.mark.parametrize(
     ("flags", "scores", "begins"),
     [
-        ({"vary": (LR,)}, {"lr=0.003": 0.8}, "Learning rate matters for word reversal."),
-        ({"vary": (LR,)}, {"lr=0.003": 0.2}, "Learning rate matters for word reversal."),
-        ({"vary": (LR,)}, {}, "No other learning rate is better for word reversal."),
+        ({"vary": (LR,)}, {"lr=0.003": 0.8}, f"Learning rate matters for word reversal {IN_MEDIAN_PAIR}."),
+        ({"vary": (LR,)}, {"lr=0.003": 0.2}, f"Learning rate matters for word reversal {IN_MEDIAN_PAIR}."),
+        ({"vary": (LR,)}, {}, f"No other learning rate is better for word reversal {IN_MEDIAN_PAIR}."),
         (
             {"vary": (LR,), "asked": Asked.EQUAL},
             {"lr=0.003": 0.8},
-            "lr=0.003 and lr=0.001 differ by more than 0.02, and lr=0.003 is the better one: +0.2",
+            f"lr=0.003 and lr=0.001 differ by more than 0.02 {IN_MEAN}, and lr=0.003 is the better one: +0.2",
         ),
-        ({"vary": (KL,), "asked": Asked.NEEDED}, {"use_kl_loss=true": 0.8}, "KL term is needed for word reversal ("),
+        (
+            {"vary": (KL,), "asked": Asked.NEEDED},
+            {"use_kl_loss=true": 0.8},
+            f"KL term is needed for word reversal {IN_MEDIAN_PAIR} (",
+        ),
         (
             {"vary": (KL,), "asked": Asked.NEEDED},
             {"use_kl_loss=true": 0.2},
-            "KL term is not needed for word reversal (",
+            f"KL term is not needed for word reversal {IN_MEDIAN_PAIR} (",
         ),
         (
             {"vary": ("num_repeat=4,8",), "asked": Asked.NEEDED},
             {"num_repeat=8": 0.8},
-            "num_repeat=4 is not enough for word reversal (",
+            f"num_repeat=4 is not enough for word reversal {IN_MEDIAN_PAIR} (",
         ),
         (
             {**TWO_FACTORS, "asked": Asked.MATTERS_MORE},
             {HIGH: 0.8, HIGH_FEW: 0.8, LOW_FEW: 0.52},
-            "Learning rate matters more for word reversal than group size (",
+            "Learning rate matters more for word reversal than group size by the means (",
         ),
         (
             {**TWO_FACTORS, "asked": Asked.MATTERS_MORE},
             {HIGH: 0.52, HIGH_FEW: 0.8, LOW_FEW: 0.8},
-            "Group size matters more for word reversal than learning rate (",
+            "Group size matters more for word reversal than learning rate by the means (",
         ),
         (
             {**TWO_FACTORS, "asked": Asked.INTERACTION},
             {HIGH_FEW: 0.9},
-            "Learning rate and group size interact in word reversal (",
+            "Learning rate and group size interact in word reversal by the means (",
         ),
-        ({"vary": ("lr=0.0003,0.001,0.003",), "asked": Asked.BEST}, {"lr=0.003": 0.8}, "lr=0.003 is best: "),
-        ({"vary": ("lr=0.0003,0.001,0.003",), "asked": Asked.BEST}, {"lr=0.001": 0.8}, "lr=0.001 is best: "),
+        (
+            {"vary": ("lr=0.0003,0.001,0.003",), "asked": Asked.BEST},
+            {"lr=0.003": 0.8},
+            f"lr=0.003 is best {IN_MEDIAN_PAIR}: ",
+        ),
+        (
+            {"vary": ("lr=0.0003,0.001,0.003",), "asked": Asked.BEST},
+            {"lr=0.001": 0.8},
+            f"lr=0.001 is best {IN_MEDIAN_PAIR}: ",
+        ),
     ],
 )
 def test_answer_begins_with_the_relation_that_is_asked(
@@ -111,7 +124,7 @@ def test_runs_that_lie_closer_together_are_better_where_spread_is_asked(tmp_path
     assert charter.judged_range == (0.0, 1.0) and charter.sign == -1.0
     assert [arm.name for arm in facts.ranked] == ["lr=0.003", "lr=0.001"]
     assert facts.compared[0].comparison is not None and facts.compared[0].comparison.verdict == "keep"
-    assert answer(facts).startswith("lr=0.003 is better than lr=0.001: -0.")
+    assert answer(facts).startswith(f"lr=0.003 is better than lr=0.001 {IN_MEAN}: -0.")
     assert any("distance of a run from the median" in line for line in describe_question(charter))
 
 
@@ -135,3 +148,12 @@ def test_what_a_test_split_contradicts_is_not_called_needed(tmp_path: Path) -> N
     facts = replace(play(tmp_path, truth, vary=(KL,), asked=Asked.NEEDED), contradicted="use_kl_loss=true")
     (sentence,) = answer_relation(facts)
     assert sentence.startswith("Whether KL term is needed for word reversal is not decided (")
+
+
+def test_every_headline_says_what_a_verdict_is_about(tmp_path: Path) -> None:
+    facts = play(tmp_path, Truth(means={"lr=0.003": 0.8}, deviation=0.02), vary=(LR,))
+    with open_store(tmp_path / "research.db") as store:
+        (finding,) = store.list_findings(study_id=facts.study.id)
+        summary = summarize(store, facts.study.id)
+    headlines = [summary.answer, *summary.recommendation[:1], summary.verdicts[0], finding.summary]
+    assert all(IN_MEDIAN_PAIR in line for line in headlines) and finding.about == IN_MEDIAN_PAIR

@@ -11,7 +11,7 @@ from scipy import stats
 from experiments_db import Outcome, Verdict
 from researcher.charter import Budget, Charter, DecisionRule
 from researcher.judge import Family, adjust_holm, compare_on_test, contradicts, evaluation_noise, judge, summarize_arm
-from researcher.judge.samples import ScoredRun
+from researcher.judge.samples import Pairs, ScoredRun
 from researcher.plan import Contrast, Relation
 
 SEEDS = (0, 1, 2, 3)
@@ -331,7 +331,10 @@ def test_run_far_below_the_others_leaves_a_gain_undecided_and_one_far_above_a_lo
 def test_kept_arm_says_what_share_of_its_runs_may_fail_unseen(charter):
     comparison = judged(charter, base=NINE, arm=MUCH_BETTER).comparisons[0]
     assert comparison.unseen_failures == pytest.approx(1 - 0.05 ** (1 / 9))
-    assert "a typical run: none of 9 runs failed or collapsed" in comparison.note and "28 %" in comparison.note
+    assert (
+        "in the median pair of runs: none of 9 runs failed or collapsed" in comparison.note
+        and "28 %" in comparison.note
+    )
     both = judged(charter, failed={"arm": (3,), "base": (0,)}, base=NINE, arm=MUCH_BETTER).comparisons[0]
     assert both.unseen_failures == pytest.approx(stats.beta.ppf(0.95, 2, 8))
 
@@ -421,3 +424,23 @@ def test_score_that_is_not_finite_is_refused(charter, score):
 def test_unknown_rule_is_refused(charter, change):
     with pytest.raises(ValueError, match="must be"):
         judged(replace(charter, **change), base=BASELINE)
+
+
+def test_arm_whose_runs_win_no_more_than_half_of_the_pairs_is_not_kept_though_its_mean_is_higher(charter):
+    base = dict(enumerate((0.496, 0.498, 0.500, 0.502, 0.504, 0.497, 0.499, 0.501, 0.503, 0.505, 0.495, 0.500)))
+    lucky = {seed: score + (0.12 if seed > 7 else 0.0005) for seed, score in base.items()}
+    comparison = judged(charter, base=base, arm=lucky).comparisons[0]
+    assert stats.ttest_ind(list(lucky.values()), list(base.values()), equal_var=False).pvalue < 0.05
+    assert comparison.p == pytest.approx(
+        stats.brunnermunzel(list(lucky.values()), list(base.values()), distribution="t").pvalue
+    )
+    assert comparison.verdict is Verdict.INCONCLUSIVE and "in the median pair of runs" in comparison.note
+    unlucky = {seed: 1 - score for seed, score in lucky.items()}
+    mirrored = judged(charter, base={seed: 1 - score for seed, score in base.items()}, arm=unlucky).comparisons[0]
+    assert mirrored.p == pytest.approx(comparison.p) and mirrored.verdict is not Verdict.WORSE
+
+
+def test_p_value_of_pairs_counts_ties_half_and_moves_with_the_bound():
+    pairs = Pairs((0.5, 0.6, 0.7, 0.6), (0.5, 0.5, 0.6, 0.4))
+    assert 2 * pairs.p_above() == pytest.approx(stats.brunnermunzel(pairs.first, pairs.second).pvalue)
+    assert pairs.p_above(0.3) > 0.5 and pairs.p_above(-1.0) == 0.0 and pairs.p_above(1.0) == 1.0

@@ -241,7 +241,7 @@ def test_test_scores_equal_sql(database, page):
 def test_the_answer_begins_with_what_is_best_below_the_question_as_it_was_asked(page):
     best = page.text.index("lr=0.003 has the best mean of 3 arms, 0.927 over 3 runs")
     assert page.text.index("Which learning rate is best?") < page.text.index(CHARTER.question) < best
-    assert "It is better than lr=0.001: +0.383 (95 % interval" in page.text
+    assert "It is better than lr=0.001 in the median pair of runs: +0.383 (95 % interval" in page.text
 
 
 def test_every_run_has_its_row_with_provenance(database, page, study_id):

@@ -69,12 +69,12 @@ def test_runs_are_counted_as_what_happened_to_them(store: ExperimentStore, tmp_p
 
 
 PLANTED = {
-    "answer: another mean": (r"a3 is best: [\d.]+", "a3 is best: 0.912"),
+    "answer: another mean": (r"(a3 is best in the median pair of runs): [\d.]+", r"\1: 0.912"),
     "answer: another arm is best": (r"a3 is best", "a1 is best"),
-    "answer: another difference": (r"It is better than a0: \+[\d.]+", "It is better than a0: +0.300"),
+    "answer: another difference": (r"(It is better than a0 in the median pair of runs): \+[\d.]+", r"\1: +0.300"),
     "answer: another p value": (r"p (?:&lt;|<) 0\.001 corrected", "p = 0.010 corrected"),
     "answer: p = 0": (r"p (?:&lt;|<) 0\.001 corrected", "p = 0.000 corrected"),
-    "answer: better by nothing": (r"It is better than a0: \+[\d.]+", "It is better than a0: +0.000"),
+    "answer: better by nothing": (r"(It is better than a0 in the median pair of runs): \+[\d.]+", r"\1: +0.000"),
     "answer: parts that are no whole": (r"and \+[\d.]+ by training", "and +0.100 by training"),
     "runs: another number begun": (r"32 runs begun", "31 runs begun"),
     "runs: another number that failed": (r"; 2 of the 31 that count failed", "; 0 of the 31 that count failed"),

@@ -204,7 +204,7 @@ class ProgramRun:
 
         def is_found() -> bool:
             assert self._driver is not None
-            found[:] = [each for each in descendants(self._driver.pid) if command_of(each)[1:3] == ["-m", module]]
+            found[:] = [each for each in descendants(self._driver.pid) if command_of(each)[2:4] == ["-m", module]]
             return bool(found)
 
         self._advance(is_found, is_running=True)

@@ -20,7 +20,7 @@ WORKER = "swarm.backends.local.worker"
 
 
 def is_worker(process: psutil.Process) -> bool:
-    return command_of(process)[1:3] == ["-m", WORKER]
+    return command_of(process)[2:4] == ["-m", WORKER]
 
 
 def workers() -> set[psutil.Process]:

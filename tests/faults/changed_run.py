@@ -36,6 +36,9 @@ JOB = TrainJob(
     min_lr_ratio=0.1,
     weight_decay=0.01,
     mini_batch_num=2,
+    # A prompt that a killed server had cached is computed anew, and its replies may have other last bits of logprobs.
+    # This loss does not read the recorded ones.
+    policy_loss="gpg",
     max_response_length=12,
     drain_timeout_s=5,
 )

@@ -54,8 +54,10 @@ def compare_three(store: ExperimentStore) -> tuple[str, Charter, Plan, str, str]
         experiment = store.create_experiment(study, name, factors={}, job={"total_steps": 1}).id
         store.revise_experiment(experiment, status=ExperimentStatus.READY)
         for seed in plan.seeds:
-            scores = {"base": 0.2, "final": means[name] + 0.01 * seed}
-            finish_run(store, experiment, seed, scores, episodes=400, stderr=0.02)
+            score, tasks = means[name] + 0.01 * seed, [str(number) for number in range(400)]
+            details = {"tasks": tasks, "rewards": [score - 0.4, score + 0.4] * 200, "solved": [False] * 400}
+            scores = {"base": 0.2, "final": score}
+            finish_run(store, experiment, seed, scores, episodes=400, stderr=0.02, details=details)
     return study, charter, plan, cheat, honest
 
 
@@ -114,7 +116,7 @@ def test_arm_that_a_later_decision_disqualifies_keeps_no_verdict_of_before(
     (hypothesis,) = store.list_hypotheses(study)
     assert (hypothesis.verdict, hypothesis.verdict_reason) == (Outcome.UNDECIDED, f"{cheat} disqualified")
     assert [item.outcome for item in gather(store, study).contrasts] == [Outcome.UNDECIDED]
-    assert [check.mismatches for check in check_analyses(StudyRecord(store, study))] == [[], [], []]
+    assert [check.mismatches for check in check_analyses(StudyRecord(store, study, tmp_path))] == [[], [], []]
 
 
 def test_what_a_planner_said_as_it_disqualified_an_arm_is_checked_against_what_it_had_seen(

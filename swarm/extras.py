@@ -24,7 +24,7 @@ MODULES: Mapping[str, frozenset[str]] = MappingProxyType(
             {
                 *_DATABASE, "langgraph", "langchain_core", "openai", "scipy", "matplotlib", "jinja2", "markupsafe",
                 "weasyprint", "typer", "rich", "ruff", "mcp", "optuna", "bm25s", "starlette", "uvicorn",
-                "markdown_it", "llguidance",
+                "markdown_it", "llguidance", "cryptography",
             }
         ),
         "ui": frozenset({*_DATABASE, "streamlit", "altair"}),

@@ -356,11 +356,11 @@ class JobSettings(DescribedModel):
         ),
     ] = Field(default_factory=dict[str, Any])
     """Options of a sampler in processes of its own, by its own names: for `sampler: vllm` those of `vllm serve`."""
-    verl: Annotated[
-        dict[str, Any],
-        fixed_sampling("verl's processes are built with these options").needing(Need("engine", "verl", ("verl",))),
-    ] = Field(default_factory=dict[str, Any])
-    """Settings of verl's own configuration, by its names, for what the job has no field for."""
+    verl: Annotated[dict[str, Any], fixed_sampling("verl's processes are built with these options")] = Field(
+        default_factory=dict[str, Any]
+    )
+    """Settings of verl's own configuration, by its names, for what the job has no field for. Other engines ignore them,
+    so that a job changes its engine by one line."""
 
     @field_validator("betas")
     @classmethod

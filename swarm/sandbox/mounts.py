@@ -23,8 +23,8 @@ PROGRAM_FILES = (
     "processes/__init__.py", "processes/child.py",
     "processes/imports.py", "program/__init__.py", "program/attempts.py", "program/base.py",
     "program/hosted/__init__.py", "program/hosted/__main__.py", "program/hosted/host.py",
-    "program/hosted/protocol.py", "sandbox/__init__.py", "sandbox/inside.py", "sandbox/seccomp.py", "schemas",
-    "spelling.py", "tasks/__init__.py", "tasks/agent.py", "tasks/base.py", "types.py",
+    "program/hosted/protocol.py", "sampling_limits.py", "sandbox/__init__.py", "sandbox/inside.py",
+    "sandbox/seccomp.py", "schemas", "spelling.py", "tasks/__init__.py", "tasks/agent.py", "tasks/base.py", "types.py",
 )  # fmt: skip
 """Files of the package that the host of a program imports. Task families, graders and readers of data sets are left
 out: with them, a program that knows a seed could compute held-out tasks and their answers."""

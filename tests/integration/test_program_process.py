@@ -243,7 +243,7 @@ def run_once(server: SwarmClient, program: Program, environment: Any, item: Any)
     from swarm.program.training import _Player
 
     with httpx.Client() as http, server.open_episode(item.task) as episode:
-        player = _Player(program, environment, http)
+        player = _Player(program, environment, http, {"": 64})
         [episode.output] = player.trained(item, {"": episode.credentials}).values()
         return episode.output
 

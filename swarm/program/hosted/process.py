@@ -195,6 +195,7 @@ class ProgramProcess:
             self._hung += 1
             if self._max_hung is None or self._hung >= self._max_hung:
                 # Only the end of the process ends a thread of the program. Its other calls are repeated.
+                life.offence = f"another call took longer than {limit_s:g} s"
                 life.end()
             raise ProgramFailure(
                 f"{self._place.path.name}: {call.function} took longer than {limit_s:g} s"

@@ -136,11 +136,11 @@ def test_a_gpu_is_shared_and_the_job_may_say_how() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"sampler": "vllm", "engine": "verl"}, "read by engine local alone, not by verl"),
-        ({"sampler": "vllm", "engine": "fake"}, "read by engine local alone, not by fake"),
-        ({"sampler": "local", "engine": "verl"}, "read by engine local alone, not by verl"),
+        ({"sampler": "vllm", "engine": "verl"}, "while engine is verl: add `engine: local`"),
+        ({"sampler": "vllm", "engine": "fake"}, "while engine is fake: add `engine: local`"),
+        ({"sampler": "local", "engine": "verl"}, "while engine is verl: add `engine: local`"),
         ({"sampler": "vllm", "lora_rank": 8}, "whole weights and no adapter"),
-        ({"sampler_options": {"seed": 1}}, "options of sampler vllm"),
+        ({"sampler_options": {"seed": 1}}, "add `sampler: vllm`"),
     ],
 )
 def test_what_it_cannot_do_is_refused_by_name(given: dict[str, Any], says: str) -> None:

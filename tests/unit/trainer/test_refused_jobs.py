@@ -55,7 +55,7 @@ def test_it_is_refused_by_name(given: dict[str, Any], says: str) -> None:
 
 
 GIVEN: dict[str, Any] = {
-    "sampler": "local", "sampler_options": {"seed": 1}, "verl": {"trainer.nnodes": 1}, "share_prefixes": "off",
+    "sampler": "local", "sampler_options": {"seed": 1}, "share_prefixes": "off",
     "keep_last": 2, "keep_best": 1, "keep_best_metric": "-actor/entropy", "eval_episodes": 200, "eval_env": "sort",
     "eval_timeout_s": 9, "min_lr_ratio": 0.1, "lora_alpha": 32, "lora_target_modules": "all-linear",
     "norm_adv_by_std_in_grpo": True, "gamma": 0.9, "lam": 0.9, "critic_lr": 1e-3, "critic_warmup": 3,

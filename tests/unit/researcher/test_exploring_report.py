@@ -226,7 +226,7 @@ def test_page_and_terminal_tell_the_same(study: ExploringStudy, paths: ReportPat
 
 def test_a_report_that_is_written_anew_from_raw_rewards_is_the_same(study: ExploringStudy) -> None:
     with reports_without_images():
-        write_report(study.deps.log, study.home)
+        write_report(study.deps.log, study.home / "studies" / study.study_id)
     files, checked = check_report(StudyRecord(study.store, study.study_id, study.home))
     assert files.mismatches == checked.mismatches == [] and checked.checked > 5
 

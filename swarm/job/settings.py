@@ -35,6 +35,7 @@ from swarm.job.traits import (
     NEW_RUN,
     OF_ADAPTER,
     OF_CRITIC,
+    OF_VERL,
     PARSER,
     SAMPLED,
     SCORED,
@@ -356,9 +357,7 @@ class JobSettings(DescribedModel):
         ),
     ] = Field(default_factory=dict[str, Any])
     """Options of a sampler in processes of its own, by its own names: for `sampler: vllm` those of `vllm serve`."""
-    verl: Annotated[dict[str, Any], fixed_sampling("verl's processes are built with these options")] = Field(
-        default_factory=dict[str, Any]
-    )
+    verl: Annotated[dict[str, Any], OF_VERL] = Field(default_factory=dict[str, Any])
     """Settings of verl's own configuration, by its names, for what the job has no field for. Other engines ignore them,
     so that a job changes its engine by one line."""
 

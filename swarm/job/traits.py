@@ -61,7 +61,9 @@ class Traits:
     purpose: Purpose | None = None
     """None if the setting may change what is learned, so that studies may compare values of it."""
     needs: tuple[Need, ...] = ()
-    """All that the setting needs to have an effect. A job that gives it without them is refused."""
+    """All that the setting needs to have an effect. A job or study that gives it without them is refused."""
+    is_spare: bool = False
+    """True if a job may have the setting without its needs. So verl's options stay when a job changes its engine."""
     needed: str = ""
     """The meaning of the setting if a job that has its needs must give it, and else empty."""
     automatic: Any = None
@@ -118,4 +120,8 @@ ADAPTER: Final = Traits(
     of_sampling=True,
 )
 OF_ADAPTER: Final = ADAPTER.needing(Need("lora_rank", 8))
+OF_VERL: Final = replace(
+    fixed_sampling("verl's processes are built with these options").needing(Need("engine", "verl", ("verl",))),
+    is_spare=True,
+)
 PARSER: Final = Traits(fixed=f"recorded turns were parsed with it: {NEW_RUN}", of_sampling=True)

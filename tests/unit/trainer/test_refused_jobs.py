@@ -79,7 +79,7 @@ def complete(name: str) -> dict[str, Any]:
 
 
 def test_every_setting_that_needs_another_one_is_tried_here() -> None:
-    assert GIVEN.keys() == {name for name, traits in TRAITS.items() if traits.needs}
+    assert GIVEN.keys() == {name for name, traits in TRAITS.items() if traits.needs and not traits.is_spare}
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -92,6 +92,10 @@ def test_it_is_refused_without_what_it_needs_by_the_line_that_adds_it(name: str)
             build_job({**other, name: GIVEN[name]})
         assert f"{name} has no effect while" in refused.value.message
         assert f"`{need.setting}: {str(need.adds).lower()}`" in refused.value.message
+
+
+def test_options_of_verl_may_stand_in_a_job_for_another_engine() -> None:
+    assert build_job({"engine": "fake", "verl": {"trainer.nnodes": 1}}).verl
 
 
 @pytest.mark.parametrize("name", GIVEN)

@@ -310,7 +310,7 @@ class Finding:
 
     @property
     def about(self) -> str:
-        """What the verdict is about, in words."""
+        """The subject of the verdict in words: means, or the median pair of runs."""
         return str(self.details.get("about", IN_MEDIAN_PAIR))
 
 

@@ -391,7 +391,7 @@ class Charter:
 
     @property
     def about(self) -> str:
-        """What a verdict is about, in words.
+        """The subject of a verdict in words: means, or the median pair of runs.
 
         Distances from an arm's own median have no pairs to compare, and equality is that of means.
         """

@@ -20,7 +20,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class ChoosingAttempt:
-    """What an attempt shows of a choice.
+    """The parts of an attempt that can show a choice by the code.
 
     `given` is the text of the task, `final` what the agent answered, and `answer` the right answer, None if it is not
     known. `narrow` are the numbers of the requests that left the model no choice.

@@ -32,7 +32,7 @@ _VALUE = re.compile(r'(?<=: ")[^"]+|(?<=:")[^"]+')
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What the limits of one attempt's requests do. `names` are those that depend on the task.
+    """The effect of the limits in one attempt's requests. `names` are the limits that depend on the task.
 
     `turns` are the numbers of the requests that leave the model too few candidates.
     """

@@ -59,8 +59,8 @@ class _Asked:
 def find_told(attempts: Sequence[TellingAttempt]) -> Telling:
     """Return the attempts whose requests tell the answer.
 
-    A request tells nothing that the requests for other tasks say as well: an answer counts as told as far as it stands
-    in the requests for its own task more often than in those for others.
+    Text that the requests for other tasks have as well tells nothing about one task. An answer counts as told as far
+    as it stands in the requests for its own task more often than in those for others.
     """
     asked = [_read(each) for each in attempts]
     held, count = set[int](), 0

@@ -25,7 +25,7 @@ _CERTAIN = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a margin takes, before anything is measured.
+    """The power and the runs that a margin takes, before anything is measured.
 
     `power` is that of the study if its runs are much alike, and `need` is what would then be enough.
     """

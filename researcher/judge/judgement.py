@@ -252,9 +252,9 @@ def _correct(rule: DecisionRule, arms: Sequence[str], p_values: Sequence[float],
     """Return the p values adjusted for the family and for the plan's share, so that each compares with alpha itself.
 
     The method is Holm's step-down (1979, Scandinavian Journal of Statistics 6:65-70). Primary arms and the others are
-    corrected each among themselves. The others are tested only where all primary ones are kept, an order that is fixed
-    beforehand, so both families have the whole share (gatekeeping: Westfall & Krishen 2001, Journal of Statistical
-    Planning and Inference 99:25-40).
+    corrected each among themselves. The others are tested only where all primary ones are kept. This order is fixed
+    beforehand, so both families have the whole share. Such gatekeeping is that of Westfall & Krishen (2001, Journal of
+    Statistical Planning and Inference 99:25-40).
     """
     share = share_of_alpha(rule, family.claim)
     adjusted = list(p_values)

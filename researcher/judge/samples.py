@@ -208,7 +208,7 @@ class Estimate:
 
     @property
     def of_means(self) -> Estimate:
-        """The same estimate without the pairs of runs."""
+        """The estimate without its pairs of runs."""
         return replace(self, pairs=None)
 
     def p_above(self, bound: float = 0.0) -> float:
@@ -254,9 +254,9 @@ def contrast_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) 
     Biometrika 34:28-35), with the degrees of freedom of Satterthwaite (1946, Biometrics Bulletin 2:110-114).
 
     A score near an end of its range has little room to vary. The few runs of an arm that happen to be good also happen
-    to be alike, and Welch's test keeps such an arm too often. As in a score test, the variance is therefore computed as
-    if the arms were equal: an arm nearer to an end gets the variance that it would have at the mean of the arm with the
-    most headroom.
+    to be alike, and Welch's test keeps such an arm too often. The variance is therefore computed as if the arms were
+    equal, as in a score test. An arm nearer to an end gets the variance that it would have at the mean of the arm with
+    the most headroom.
 
     A difference of two arms has their pairs of runs too. Its standard error is NaN if an arm has fewer than two runs.
     """

@@ -43,7 +43,7 @@ _BEFORE_NAME = re.compile(r"(n[nujma]*)[sc](?!n)")
 
 
 class _Sign(StrEnum):
-    """What precedes a value of a mention."""
+    """The word before a value of a mention."""
 
     NONE = "none"
     THAN = "than"

@@ -61,7 +61,7 @@ _ADAPTER = TypeAdapter(AttemptCost)
 
 
 class AttemptUse(Protocol):
-    """What is known of an episode that has ended: its use of the model, and how much of its replies the model wrote."""
+    """The use of the model by an ended episode, and the share of its replies that the model wrote."""
 
     @property
     def usage(self) -> EpisodeUsage: ...

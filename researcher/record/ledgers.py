@@ -16,7 +16,7 @@ from swarm.schemas import EpisodeDetail, EpisodeView
 
 @dataclass(slots=True)
 class StoredLedger:
-    """What one ledger has.
+    """The content of one ledger.
 
     `damage` says why it cannot be read, and `digest` is that of all rows that a compaction leaves. `jobs` are the names
     of its jobs by id. `details` are eval episodes with their turns, if these were asked for.

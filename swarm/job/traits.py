@@ -31,7 +31,9 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What another setting must be for a setting to have an effect: one of `values`, or just on if these are empty.
+    """The value of another setting without which a setting has no effect.
+
+    It is one of `values`, or any that is on if these are empty.
 
     `adds` is a value that meets the need, for the line that refuses the setting without it.
     """

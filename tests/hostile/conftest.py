@@ -19,7 +19,7 @@ import pytest
 from process_support import command_of, is_running
 
 from swarm import Evaluation, SwarmClient, TrainJob
-from swarm.environments import Environment
+from swarm.environments import Environment, load_environment
 from swarm.environments.server import RemoteEnvironment
 from swarm.environments.server.process import EnvironmentProcess
 from swarm.program import measure
@@ -86,6 +86,12 @@ def world(start_shared_server: Any, tmp_path_factory: pytest.TempPathFactory) ->
         }  # fmt: skip
         yield World(client, environment, find_sandbox(otherwise=""), facts)
     del os.environ["HOSTILE_TEST_SECRET"]
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[Environment]:
+    with closing(load_environment("reverse")) as opened:
+        yield opened
 
 
 def write_environment(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from constraining_programs import CHEATS, HONEST
 from researcher.evaluation.authorship import Authorship, count_authorship, read_answers
 from researcher.program_trials.trial import SOLVED_BLANK, find_code_at_work
 from swarm import SwarmClient, TrainJob
-from swarm.environments import Environment, load_environment
+from swarm.environments import Environment
 from swarm.program import EndedAttempt, load_program, measure
 from swarm.tasks import Split
 
@@ -27,12 +26,6 @@ Play = Callable[[str], tuple[Authorship, float]]
 def client(start_shared_server: Any) -> Iterator[SwarmClient]:
     with SwarmClient(start_shared_server(JOB).url) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def environment() -> Iterator[Environment]:
-    with closing(load_environment("reverse")) as opened:
-        yield opened
 
 
 @pytest.fixture

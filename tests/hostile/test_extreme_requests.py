@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import httpx
 import pytest
 
 from swarm import SwarmClient, TrainJob
-from swarm.environments import Environment, load_environment
+from swarm.environments import Environment
 from swarm.errors import BadRequest, ProgramFailure
 from swarm.program import measure, train
 from swarm.program.base import load_program
@@ -28,12 +27,6 @@ TEMPERATURES = [1e-39, 5e-324, 0.0099, 1e308, float("inf"), float("nan"), -1.0, 
 def client(start_shared_server: Any) -> Iterator[SwarmClient]:
     with SwarmClient(start_shared_server(JOB).url) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def environment() -> Iterator[Environment]:
-    with closing(load_environment("reverse")) as opened:
-        yield opened
 
 
 @pytest.fixture

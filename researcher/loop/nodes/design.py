@@ -36,9 +36,9 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
 
     A question that earlier studies decided is confirmed with fewer runs, unless a person asks for a study made anew.
     Otherwise the variance of a run's score comes from earlier studies of the same environment and model, or from a
-    pilot: the first runs of the baseline, which later count as its own. The arms were planned before, so the pilot
-    chooses no arm. A search goes on with less power than wanted, because its exploration is done. A question for
-    equality says before the first run how many runs its margin takes.
+    pilot. The pilot is the first runs of the baseline, which later count as its own. The arms were planned before, so
+    the pilot chooses no arm. A search goes on with less power than wanted, because its exploration is done. A question
+    for equality says before the first run how many runs its margin takes.
 
     Raises Underpowered if a comparing study cannot reach the power it needs, unless a person chose the seeds or
     accepted that.

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from experiments_db import IN_MEAN, IN_MEDIAN_PAIR
+from researcher.scope import Scope
 
 
 class JudgedBy(StrEnum):
@@ -254,7 +255,7 @@ class Question:
 
     Plans, verdicts and reports read nothing else about the question. `fixed` are settings that a person fixed for every
     arm. `design` is None if there is one factor. An optimizing study without factors searches the default space.
-    `margin` is that of a question for equality, where a person stated one.
+    `margin` is that of a question for equality, where a person stated one. `scope` says what of an arm may differ.
     """
 
     kind: StudyKind = StudyKind.COMPARE
@@ -263,6 +264,7 @@ class Question:
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
     design: Design | None = None
     margin: float | None = None
+    scope: Scope = Scope()
 
     @property
     def varied(self) -> tuple[str, ...]:

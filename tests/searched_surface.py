@@ -21,7 +21,7 @@ from typing import Any
 from researcher.charter import Factor, Level, PolicyName, ProposerName
 from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import make_factor
-from researcher.search.policies import POLICIES, Scope
+from researcher.search.policies import POLICIES, PolicyBounds
 from researcher.search.proposers import PROPOSERS, Levels, ProposeLevels, combine_all, count_combinations
 from researcher.search.rules import PLAIN_PROGRAM
 from researcher.tree import Expand, Promote, RungScore, SearchNode, SearchTree
@@ -129,7 +129,7 @@ def explore(
     surface: Surface, policy: PolicyName, proposer: ProposerName, *, runs: float, width: int = 2, seed: int = 0
 ) -> Explored:
     """Explore a surface as a study does, until the policy has no more moves."""
-    choose = POLICIES[policy](Scope(arms=count_combinations(surface.space)))
+    choose = POLICIES[policy](PolicyBounds(arms=count_combinations(surface.space)))
     tree = SearchTree((SearchNode("baseline", levels=surface.usual),), seed=seed)
     rounds = 0
     while moves := choose(tree, RUNGS, runs - tree.spent, width):

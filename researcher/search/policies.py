@@ -41,7 +41,7 @@ still be used, and the number of arms that run at once. The moves cost no more t
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class PolicyBounds:
     """The arms that a policy may add.
 
     `debugs` allows attempts to mend failed arms, which is of use for planners that write programs. `arms` is the number
@@ -56,8 +56,8 @@ def build_policy(charter: Charter, rules: SearchRules) -> ChooseMoves | None:
     """Return the choice of the charter's policy; None if the planner chooses by itself."""
     factors = charter.asks.factors
     # Rules write no programs, so an arm of theirs that failed cannot be mended.
-    scope = Scope(debugs=charter.planner != "rules", arms=count_combinations(factors) if factors else None)
-    return POLICIES[rules.policy](scope) if rules.policy in POLICIES else None
+    bounds = PolicyBounds(debugs=charter.planner != "rules", arms=count_combinations(factors) if factors else None)
+    return POLICIES[rules.policy](bounds) if rules.policy in POLICIES else None
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Round:
     rungs: tuple[float, ...]
     left: float
     width: int
-    scope: Scope
+    bounds: PolicyBounds
     highest: float
     moves: list[Move] = field(default_factory=list[Move])
 
@@ -109,7 +109,7 @@ class Round:
     def _has_room_for_arm(self) -> bool:
         count = len(self.tree.nodes) + self.new_arms
         paid = (self.tree.spent + self.left) / self.rungs[0]
-        return count < MAX_ARMS_PER_PAID * paid and (self.scope.arms is None or count < self.scope.arms)
+        return count < MAX_ARMS_PER_PAID * paid and (self.bounds.arms is None or count < self.bounds.arms)
 
     def _add(self, move: Move, share: float, cost: float) -> bool:
         highest = max(self.highest, share)
@@ -121,7 +121,7 @@ class Round:
         return True
 
 
-def begin_round(tree: SearchTree, rungs: tuple[float, ...], left: float, width: int, scope: Scope) -> Round:
+def begin_round(tree: SearchTree, rungs: tuple[float, ...], left: float, width: int, bounds: PolicyBounds) -> Round:
     """Return a round with the moves that come first under every policy.
 
     Arms without a score are trained to the first rung: the baseline, and arms of a round that was broken off. Then
@@ -129,11 +129,11 @@ def begin_round(tree: SearchTree, rungs: tuple[float, ...], left: float, width: 
     """
     highest = max((node.last.share for node in tree.nodes if node.last is not None and not node.failure), default=0.0)
     reached = tuple(rung for rung in rungs if rung <= highest + left + TOLERANCE) or rungs[:1]
-    following = Round(tree, reached, left, max(width, 1), scope, highest)
+    following = Round(tree, reached, left, max(width, 1), bounds, highest)
     for node in tree.nodes:
         if not node.scores and not node.failure:
             following.promote(node, reached[0])
-    if scope.debugs:
+    if bounds.debugs:
         for node in _to_mend(tree):
             following.expand((node.name,), Operator.DEBUG)
     return following
@@ -176,7 +176,9 @@ def _debugs_before(tree: SearchTree, node: SearchNode | None) -> int:
     return count
 
 
-def halve(scope: Scope, tree: SearchTree, rungs: tuple[float, ...], left: float, width: int) -> tuple[Move, ...]:
+def halve(
+    bounds: PolicyBounds, tree: SearchTree, rungs: tuple[float, ...], left: float, width: int
+) -> tuple[Move, ...]:
     """Begin as many arms as the allowance finishes, and train on the best of each rung once all of it is scored.
 
     This is successive halving (Jamieson & Talwalkar 2016, Non-stochastic Best Arm Identification and Hyperparameter
@@ -184,8 +186,8 @@ def halve(scope: Scope, tree: SearchTree, rungs: tuple[float, ...], left: float,
     every round, so the best ones still finish if less is left than was expected. In a space much larger than the
     number of arms, new ones of the second half are better sought around the best of the first half.
     """
-    following = begin_round(tree, rungs, left, width, scope)
-    sizes = _sizes(tree.spent + left, following.rungs, scope.arms)
+    following = begin_round(tree, rungs, left, width, bounds)
+    sizes = _sizes(tree.spent + left, following.rungs, bounds.arms)
     begun = sum(not node.failure for node in tree.nodes) + following.new_arms
     while begun < sizes[0] and _begin(following, begun, sizes[0]):
         begun += 1
@@ -234,13 +236,15 @@ def _cost(counts: Sequence[int], rungs: Sequence[float]) -> float:
     return sum(count * step for count, step in zip(counts, steps, strict=True))
 
 
-def breed(scope: Scope, tree: SearchTree, rungs: tuple[float, ...], left: float, width: int) -> tuple[Move, ...]:
+def breed(
+    bounds: PolicyBounds, tree: SearchTree, rungs: tuple[float, ...], left: float, width: int
+) -> tuple[Move, ...]:
     """Derive arms from the best of a population, by crossing two or changing one, and train on the best of each rung.
 
     A parent is the best of a few arms that are drawn (Goldberg & Deb 1991, A Comparative Analysis of Selection Schemes
     Used in Genetic Algorithms).
     """
-    following = begin_round(tree, rungs, left, width, scope)
+    following = begin_round(tree, rungs, left, width, bounds)
     drafts = sum(node.operator is Operator.DRAFT and not node.failure for node in tree.nodes)
     while drafts < SIZE and following.draft():
         drafts += 1
@@ -296,10 +300,10 @@ def _mean_gains(tree: SearchTree) -> dict[float, float]:
     return gains
 
 
-POLICIES: Mapping[PolicyName, Callable[[Scope], ChooseMoves]] = MappingProxyType(
+POLICIES: Mapping[PolicyName, Callable[[PolicyBounds], ChooseMoves]] = MappingProxyType(
     {
-        PolicyName.HALVING: lambda scope: partial(halve, scope),
-        PolicyName.POPULATION: lambda scope: partial(breed, scope),
+        PolicyName.HALVING: lambda bounds: partial(halve, bounds),
+        PolicyName.POPULATION: lambda bounds: partial(breed, bounds),
     }
 )
 """The policies by name. PLANNER is none of them: it leaves the choice to the planner."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from experiments_db import Operator
 from researcher.charter import PolicyName
-from researcher.search.policies import MAX_DEBUGS, POLICIES, TOLERANCE, Scope, project
+from researcher.search.policies import MAX_DEBUGS, POLICIES, TOLERANCE, PolicyBounds, project
 from researcher.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
 
 RUNGS = (0.25, 0.5, 1.0)
@@ -63,12 +63,12 @@ def carried_out(tree: SearchTree, moves: tuple[Move, ...], rungs: tuple[float, .
 def test_every_exploration_stays_within_its_allowance_repeats_itself_and_ends(
     name, rungs, runs, width, seed, sign, debugs, failing, arms
 ):
-    policy = POLICIES[name](Scope(debugs, arms))
+    policy = POLICIES[name](PolicyBounds(debugs, arms))
     tree, random, paid = SearchTree((SearchNode("baseline"),), sign, seed), Random(seed), 0.0
     for _ in range(1000):
         left = runs - paid
         moves = policy(tree, rungs, left, width)
-        assert moves == POLICIES[name](Scope(debugs, arms))(tree, rungs, left, width)
+        assert moves == POLICIES[name](PolicyBounds(debugs, arms))(tree, rungs, left, width)
         if not moves:
             break
         assert len(moves) <= width
@@ -90,7 +90,7 @@ def test_every_exploration_stays_within_its_allowance_repeats_itself_and_ends(
 
 def explored(name: PolicyName, runs: float, width: int, seed: int = 0, **scope) -> SearchTree:
     """The tree of an exploration without failures."""
-    policy, tree, random = POLICIES[name](Scope(**scope)), SearchTree((SearchNode("baseline"),)), Random(seed)
+    policy, tree, random = POLICIES[name](PolicyBounds(**scope)), SearchTree((SearchNode("baseline"),)), Random(seed)
     while moves := policy(tree, RUNGS, runs - tree.spent, width):
         tree = carried_out(tree, moves, RUNGS, random, 0.0)
     return tree
@@ -107,23 +107,23 @@ def test_exploration_without_failures_uses_its_allowance_and_trains_an_arm_to_th
 @pytest.mark.parametrize("name", POLICIES)
 def test_arms_without_a_score_are_trained_first(name):
     tree = SearchTree((SearchNode("baseline"), SearchNode("unfinished", ("baseline",), Operator.DRAFT)))
-    moves = POLICIES[name](Scope())(tree, RUNGS, 8.0, 2)
+    moves = POLICIES[name](PolicyBounds())(tree, RUNGS, 8.0, 2)
     assert moves == (Promote("baseline", 0.25), Promote("unfinished", 0.25))
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_failed_arms_are_mended_only_where_programs_are_written(name):
     tree = SearchTree((scored("baseline", 0.4, parents=(), operator=None), scored("broken", failure="it crashed")))
-    without = POLICIES[name](Scope())(tree, RUNGS, 8.0, 4)
+    without = POLICIES[name](PolicyBounds())(tree, RUNGS, 8.0, 4)
     assert all(move.operator is not Operator.DEBUG for move in without if isinstance(move, Expand))
-    first, *_ = POLICIES[name](Scope(debugs=True))(tree, RUNGS, 8.0, 4)
+    first, *_ = POLICIES[name](PolicyBounds(debugs=True))(tree, RUNGS, 8.0, 4)
     assert first == Expand(("broken",), Operator.DEBUG)
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_an_arm_is_mended_three_times_at_most(name):
     nodes = [scored("baseline", 0.4, parents=(), operator=None), SearchNode("arm", ("baseline",), Operator.DRAFT)]
-    policy, attempts = POLICIES[name](Scope(debugs=True)), 0
+    policy, attempts = POLICIES[name](PolicyBounds(debugs=True)), 0
     nodes[-1] = replace(nodes[-1], failure="it crashed")
     while True:
         tree = SearchTree(tuple(nodes))
@@ -148,7 +148,7 @@ def test_halving_begins_as_many_arms_as_can_be_halved_to_the_end():
 def test_halving_promotes_the_best_of_a_rung_once_all_of_it_is_scored():
     arms = [scored("baseline", 0.4, parents=(), operator=None)]
     arms += [scored(f"arm-{index}", 0.1 * index) for index in range(3)]
-    policy = POLICIES[PolicyName.HALVING](Scope())
+    policy = POLICIES[PolicyName.HALVING](PolicyBounds())
     # Two runs in all pay four arms; those of the second half improve the best.
     assert policy(SearchTree(tuple(arms[:1])), RUNGS, 1.75, 1) == (Expand(("baseline",), Operator.DRAFT),)
     assert policy(SearchTree(tuple(arms[:3])), RUNGS, 1.25, 4) == (Expand(("baseline",), Operator.IMPROVE),)
@@ -159,7 +159,7 @@ def test_halving_promotes_the_best_of_a_rung_once_all_of_it_is_scored():
 
 def test_halving_finishes_its_best_arms_when_less_is_left_than_was_expected():
     arms = (scored("baseline", 0.4, parents=(), operator=None), *(scored(f"arm-{n}", 0.1 * n) for n in range(8)))
-    moves = POLICIES[PolicyName.HALVING](Scope())(SearchTree(arms), RUNGS, 0.8, 4)
+    moves = POLICIES[PolicyName.HALVING](PolicyBounds())(SearchTree(arms), RUNGS, 0.8, 4)
     assert moves[0] == Promote("arm-7", 0.5)
     assert all(isinstance(move, Promote) for move in moves)
 
@@ -171,7 +171,7 @@ def test_a_small_space_is_trained_to_the_end():
 
 def test_population_crosses_and_changes_its_better_arms():
     arms = [scored("baseline", 0.1, parents=(), operator=None), *(scored(f"arm-{n}", 0.5 + n / 100) for n in range(8))]
-    moves = POLICIES[PolicyName.POPULATION](Scope())(SearchTree(tuple(arms)), RUNGS, 8.0, 20)
+    moves = POLICIES[PolicyName.POPULATION](PolicyBounds())(SearchTree(tuple(arms)), RUNGS, 8.0, 20)
     children = [move for move in moves if isinstance(move, Expand)]
     assert {move.operator for move in children} == {Operator.COMBINE, Operator.TUNE}
     assert "baseline" not in {parent for move in children for parent in move.parents}

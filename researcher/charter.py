@@ -264,7 +264,7 @@ class Question:
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
     design: Design | None = None
     margin: float | None = None
-    scope: Scope = Scope()
+    scope: Scope = field(default_factory=Scope)
 
     @property
     def varied(self) -> tuple[str, ...]:

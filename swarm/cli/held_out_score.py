@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -47,8 +48,22 @@ class HeldOutScore:
             return f"{self.mean:.3f} ({counted})"
         return f"{self.mean:.3f} (95 % from {self.low:.3f} to {self.high:.3f}, {counted})"
 
+    @property
+    def tasks(self) -> int:
+        """The number of tasks that were attempted."""
+        return self.n + self.failures
+
     def figures(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutStep:
+    """The held-out score of the weights after `step` steps. The step is None if they changed while it was measured."""
+
+    step: int | None
+    score: HeldOutScore
+    measured_at: datetime
 
 
 def score_of(evaluation: Evaluation) -> HeldOutScore:

@@ -6,7 +6,6 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from swarm import __version__
-from swarm.cli.held_out_score import HeldOutScore, mean_of, score_of, score_on_record
+from swarm.cli.held_out_score import HeldOutScore, HeldOutStep, mean_of, score_of, score_on_record
 from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord, digest_of_files, files_below
 from swarm.digest import digest_of
 from swarm.errors import CheckpointError, EngineFailure, NotFound, SwarmError
@@ -23,6 +22,7 @@ from swarm.job import NOT_OF_SAMPLING
 
 if TYPE_CHECKING:
     from swarm.client import Evaluation, SwarmClient
+    from swarm.job import TrainJob
     from swarm.program.gates import StepScore
 
 logger = logging.getLogger(__name__)
@@ -33,17 +33,13 @@ DIGESTED_BYTES = 2**30
 """The size up to which a model is read for its digest, which takes about a second. A larger one is measured anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOutStep:
-    """The held-out score of the weights after `step` steps. The step is None if they changed while it was measured."""
-
-    step: int | None
-    score: HeldOutScore
-
-
 def scored_steps(client: SwarmClient) -> list[HeldOutStep]:
     """Return the scores on the server's record of weights that the run still has, whoever measured them."""
-    return [HeldOutStep(each.step, score_on_record(each)) for each in client.evaluations() if each.state == "done"]
+    done = [each for each in client.evaluations() if each.state == "done"]
+    return [
+        HeldOutStep(each.step, score_on_record(each), datetime.fromtimestamp(each.ended_at or each.due_at, UTC))
+        for each in done
+    ]
 
 
 def best_of(scores: Iterable[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
@@ -74,62 +70,79 @@ def end_at(client: SwarmClient, step: int) -> str | None:
 
 
 class MeasuredScores:
-    """The held-out scores of a run. Each is printed to stderr, put on the server's record and kept for the figures."""
+    """The held-out scores of a run, each measured once. Each is printed to stderr, recorded and in the figures."""
 
-    def __init__(self, client: SwarmClient, evaluate: Callable[[], Evaluation], tasks: int, batch_size: int) -> None:
-        """Score with `evaluate` on so many `tasks`. A batch of the job has `batch_size` groups."""
+    def __init__(
+        self, client: SwarmClient, evaluate: Callable[[], Evaluation], tasks: int, job: TrainJob, folder: TrainingFolder
+    ) -> None:
+        """Score with `evaluate` on so many `tasks`. The scores before and after are recorded in `folder`."""
         self._client, self._evaluate = client, evaluate
-        self._tasks, self._batch_size = tasks, batch_size
+        self._tasks, self._job, self._folder = tasks, job, folder
         self._kept: list[HeldOutStep] = []
 
-    def base(self, folder: TrainingFolder, record: TrainingRecord, step: int, *, is_own_server: bool) -> TrainingRecord:
+    def base(self, record: TrainingRecord, step: int, *, is_own_server: bool) -> TrainingRecord:
         """Return the record with the score before the first step, which is measured if no record has it.
 
         The score stays None if steps were trained before it was measured. Raise EngineFailure if no episode was scored.
         """
         if record.base_score is not None:
-            return self._known(record, "on record")
-        if step and (recorded := self._recorded_base()) is not None:
-            found = record.model_copy(update={"base_score": recorded})
-            folder.write(found)
-            return self._known(found, "on the server's record")
+            return self._with_base(record, "on record")
+        if (recorded := self._on_server(0)) is not None:
+            return self._with_base(record.model_copy(update={"base_score": recorded.score}), "on the server's record")
         if step:
             _show_score("before", f"not known: {step} steps were trained before it was measured")
             return record
         # Another server may have other files of the model, and be another version.
-        remembered = remembered_score(folder.directory.parent, record, self._tasks) if is_own_server else None
+        remembered = remembered_score(self._folder.directory.parent, record, self._tasks) if is_own_server else None
         if remembered is not None and (stored := remembered.find()) is not None:
-            found = record.model_copy(
-                update={"base_score": stored.score, "base_score_remembered_from": stored.measured_at}
-            )
-            folder.write(found)
-            return self._known(found, "remembered")
-        measured = self.measure("before")
+            known = {"base_score": stored.score, "base_score_remembered_from": stored.measured_at}
+            return self._with_base(record.model_copy(update=known), "remembered")
+        measured = self._keep(self._measure())
         if measured.step != 0:
             _show_score("before", "not known: others trained while it was measured")
             return record
-        found = record.model_copy(update={"base_score": measured.score})
-        folder.write(found)
+        found = self._written(record.model_copy(update={"base_score": measured.score}))
+        _show_score("before", measured.score.text)
         if remembered is not None:
             remembered.keep(measured.score)
         return found
 
-    def measure(self, when: str) -> HeldOutStep:
-        """Return the score of the present weights. Raise EngineFailure if no episode was scored."""
-        from swarm.program.gates import score_at_rest
+    def final(self, record: TrainingRecord, step: int) -> HeldOutStep:
+        """Return the score of the present weights, those of `step`, which is measured if no record has it.
 
-        found = score_at_rest(self._client, self._evaluate)
-        mean_of(found.evaluation)
-        measured = self._keep(found)
-        _show_score(when, measured.score.text)
-        return measured
+        Raise EngineFailure if no episode was scored.
+        """
+        recorded = [*self.of_end(record, step)[:1], *filter(None, [self._on_server(step)])]
+        if not recorded:
+            measured = self._keep(self._measure())
+            _show_score("after", measured.score.text)
+            return measured
+        self._kept.append(recorded[0])
+        _show_score("after", f"{recorded[0].score.text}, on record{_since(recorded[0].measured_at)}")
+        return recorded[0]
+
+    def with_final(self, record: TrainingRecord, ended: HeldOutStep) -> TrainingRecord:
+        """Return the record with the score of the weights at which the training ended, unless it has that."""
+        if ended.step is None or ended in record.final_scores:
+            return record
+        return self._written(record.model_copy(update={"final_scores": (*record.final_scores, ended)}))
+
+    def again(self, record: TrainingRecord) -> TrainingRecord:
+        """Return the record with one more score of the present weights. The server's record keeps the first alone."""
+        found = self._measure()
+        measured = HeldOutStep(found.step, score_of(found.evaluation), datetime.now(UTC))
+        return self.with_final(record, measured)
+
+    def of_end(self, record: TrainingRecord, step: int | None) -> list[HeldOutStep]:
+        """Return the recorded scores of the weights after the last step, of as many tasks."""
+        return [each for each in record.final_scores if each.step == step and each.score.tasks == self._tasks]
 
     def gate(self, every: int) -> Callable[[int], int]:
         """Return a gate for `train`, which calls it before each chunk of tasks. It scores every `every` steps."""
         from swarm.program.gates import PeriodicEvaluation
 
         return PeriodicEvaluation(
-            self._client, self._evaluate, every=every, batch_size=self._batch_size, on_score=self._show_on_the_way
+            self._client, self._evaluate, every=every, batch_size=self._job.batch_size, on_score=self._show_on_the_way
         ).gate
 
     def merged_with(self, recorded: Iterable[HeldOutStep]) -> list[dict[str, Any]]:
@@ -139,24 +152,37 @@ class MeasuredScores:
         figures = [{"step": each.step, **each.score.figures()} for each in scores]
         return sorted(figures, key=lambda score: math.inf if score["step"] is None else score["step"])
 
-    def _recorded_base(self) -> HeldOutScore | None:
-        """Return the score of step 0 that the server has, if it is of as many tasks. None if there is none."""
-        scores = [each.score for each in scored_steps(self._client) if each.step == 0]
-        return next((score for score in scores if score.n + score.failures == self._tasks), None)
+    def _on_server(self, step: int) -> HeldOutStep | None:
+        """Return the score of a step that the server has, if it is of as many tasks. None if there is none."""
+        # With `eval_env`, the server's record has scores of another environment.
+        scores = scored_steps(self._client) if self._job.eval_env is None else []
+        return next((each for each in scores if each.step == step and each.score.tasks == self._tasks), None)
 
-    def _known(self, record: TrainingRecord, how: str) -> TrainingRecord:
-        """Show the score of the record and how it is known, and keep it for the figures."""
+    def _with_base(self, record: TrainingRecord, how: str) -> TrainingRecord:
+        """Write a record with a base score that is known. Show how it is known, and keep it for the figures."""
         assert record.base_score is not None
         measured_at = record.base_score_remembered_from
-        since = "" if measured_at is None else f", measured {measured_at:%Y-%m-%d %H:%M} UTC by an earlier training"
+        since = "" if measured_at is None else f"{_since(measured_at)} by an earlier training"
         _show_score("before", f"{record.base_score.text}, {how}{since}")
-        self._kept.append(HeldOutStep(0, record.base_score))
+        self._kept.append(HeldOutStep(0, record.base_score, measured_at or datetime.now(UTC)))
+        return self._written(record)
+
+    def _written(self, record: TrainingRecord) -> TrainingRecord:
+        self._folder.write(record)
         return record
+
+    def _measure(self) -> StepScore:
+        """Return the score of the present weights. Raise EngineFailure if no episode was scored."""
+        from swarm.program.gates import score_at_rest
+
+        found = score_at_rest(self._client, self._evaluate)
+        mean_of(found.evaluation)
+        return found
 
     def _keep(self, found: StepScore) -> HeldOutStep:
         """Keep a score, also on the server's record, for the explorer and trackers. A score that is there stays."""
         evaluation = found.evaluation
-        measured = HeldOutStep(found.step, score_of(evaluation))
+        measured = HeldOutStep(found.step, score_of(evaluation), datetime.now(UTC))
         self._kept.append(measured)
         if found.step is None or not evaluation.episode_ids:
             return measured
@@ -175,8 +201,18 @@ class MeasuredScores:
         typer.echo(f"held-out score {step}: {reason}", err=True)
 
 
+def show_again(scores: Iterable[HeldOutStep]) -> None:
+    """Print the later scores of a training's end to stderr."""
+    for each in scores:
+        _show_score("again", f"{each.score.text}{_since(each.measured_at)}")
+
+
 def _show_score(when: str, what: str) -> None:
     typer.echo(f"held-out score {when + ':':8}{what}", err=True)
+
+
+def _since(measured_at: datetime) -> str:
+    return f", measured {measured_at:%Y-%m-%d %H:%M} UTC"
 
 
 class StoredBaseScore(BaseModel):

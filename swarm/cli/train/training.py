@@ -20,7 +20,8 @@ from swarm.cli.scoring import evaluator_beside
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
-    from swarm.cli.train.scores import HeldOutStep
+    from swarm.cli.held_out_score import HeldOutStep
+    from swarm.cli.train.scores import MeasuredScores
     from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord
     from swarm.client import Evaluation, SwarmClient
     from swarm.environments import Environment
@@ -76,6 +77,9 @@ def train(
     eval_every: Annotated[
         int | None, typer.Option(min=1, help="Score every so many steps as well (default: before and after).")
     ] = None,
+    score_again: Annotated[
+        bool, typer.Option("--score-again", help="Score the end of the training once more, beside the score on record.")
+    ] = False,
     no_record: options.NoRecordOption = False,
     log: options.LogOption = None,
     as_json: options.JsonOption = False,
@@ -83,7 +87,8 @@ def train(
     """Train on an environment: the held-out score before, every step, and the held-out score after.
 
     Run again with the same job, environment and program, it goes on where it was, and with more total_steps it goes
-    further. Anything else is another training, which --name or --fresh begins.
+    further. A finished training prints the scores on record. Anything else is another training, which --name or
+    --fresh begins.
     """
     with failures_in_one_line():
         from swarm.processes.imports import plain_httpx
@@ -107,7 +112,9 @@ def train(
             beside = f"--name {other.name}" if home is None else f"--home {other}"
             wanted = new_record(train_job, env, environment, options.program_file(program, env))
             sinks = options.chosen_sinks(no_record, log)
-            training = _Training(env, environment, program, chosen, train_job, tasks, eval_every, workers, sinks)
+            training = _Training(
+                env, environment, program, chosen, train_job, tasks, eval_every, score_again, workers, sinks
+            )
             with open_folder(directory, beside, fresh=fresh) as folder:
                 figures = training.carry_out(folder, wanted, url, fresh=fresh)
         typer.echo(json.dumps(figures) if as_json else _in_one_line(figures))
@@ -118,8 +125,8 @@ class _Training:
     """The parsed arguments of the command.
 
     `env` and `file` are the environment and the program as the user named them. `tasks` is the number of held-out tasks
-    of each score. `workers` is the number of concurrent episodes. A new server records the training in
-    `sinks`.
+    of each score. With `score_again`, the end of the training is scored once more. `workers` is the number of
+    concurrent episodes. A new server records the training in `sinks`.
     """
 
     env: str
@@ -129,6 +136,7 @@ class _Training:
     job: TrainJob
     tasks: int
     eval_every: int | None
+    score_again: bool
     workers: int
     sinks: list[str]
 
@@ -139,7 +147,7 @@ class _Training:
 
         Raise Conflict if the folder or the server has another training.
         """
-        from swarm.cli.train.scores import MeasuredScores, scored_steps
+        from swarm.cli.train.scores import MeasuredScores
         from swarm.cli.train.training_run import start_run, take_up
         from swarm.client import SwarmClient
         from swarm.processes.child import own_name
@@ -154,13 +162,16 @@ class _Training:
             SwarmClient(address, token=options.token_of("commander"), client_id=own_name()) as client,
         ):
             status = start_run(client, folder, record, self.job, fresh=fresh)
+            if not self._is_over(status):
+                # Scores of an earlier end are not those of the next one.
+                record = record.model_copy(update={"final_scores": ()})
             if warning := warning_of(self.tasks):
                 typer.echo(f"swarm: {warning}", err=True)
             self._report_progress(directory, status)
             if limits := describe_limits(self.environment, self.job):
                 typer.echo(limits, err=True)
-            scores = MeasuredScores(client, self._evaluate(client), self.tasks, self.job.batch_size)
-            record = scores.base(folder, record, status.step, is_own_server=url is None)
+            scores = MeasuredScores(client, self._evaluate(client), self.tasks, self.job, folder)
+            record = scores.base(record, status.step, is_own_server=url is None)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
             with (
                 evaluator_beside(self.job, self.env, self.file, address, directory),
@@ -169,22 +180,37 @@ class _Training:
                 done = train_program(
                     client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate
                 )
-            last = scores.measure("after")
-            recorded = scored_steps(client)
-            evaluations, changes, faults = scores.merged_with(recorded), _changes(client), _faults(client)
-            ended = self._end_at_best(client, recorded, last)
-            limit = reply_limit(client, self.environment)
+            scored = self._score_end(client, scores, record)
+            changes, faults, limit = _changes(client), _faults(client), reply_limit(client, self.environment)
             if url is None:
                 client.save_checkpoint()
-        before, remembered_from = record.base_score, record.base_score_remembered_from
         return {
             "env": self.environment.name, "digest": self.environment.digest, "program": self.program.name,
             "steps": done.steps, "failed_episodes": done.failures,
             "max_response_length": limit if limit < self.environment.max_tokens else None,
+            **scored, "guard": faults, "changes": changes, "home": None if url else str(directory),
+        }  # fmt: skip
+
+    def _score_end(self, client: SwarmClient, scores: MeasuredScores, record: TrainingRecord) -> dict[str, Any]:
+        """Score the end of the training, unless that is on record, and return the figures of all scores."""
+        from swarm.cli.train.scores import scored_steps, show_again
+        from swarm.program.gates import until_rest
+
+        last = scores.final(record, until_rest(client).step)
+        recorded = scored_steps(client)
+        # A training with a score of its end ends there. One that is scored again may be worse by chance.
+        ended = last if record.final_scores else self._end_at_best(client, recorded, last)
+        record = scores.with_final(record, ended)
+        record = scores.again(record) if self.score_again else record
+        later = [each for each in scores.of_end(record, ended.step) if each != ended]
+        show_again(later)
+        before, remembered_from = record.base_score, record.base_score_remembered_from
+        return {
             "before": None if before is None else before.figures(),
             "before_remembered_from": None if remembered_from is None else remembered_from.isoformat(),
-            "after": ended.score.figures(), "ended_at": ended.step, "evaluations": evaluations, "guard": faults,
-            "changes": changes, "home": None if url else str(directory),
+            "after": ended.score.figures(), "ended_at": ended.step,
+            "scored_again": [{"measured_at": each.measured_at.isoformat(), **each.score.figures()} for each in later],
+            "evaluations": scores.merged_with(recorded),
         }  # fmt: skip
 
     def _evaluate(self, client: SwarmClient) -> Callable[[], Evaluation]:
@@ -206,11 +232,14 @@ class _Training:
         typer.echo(f"step {best.step} was the best: the training ends there, and {last.step} was the last", err=True)
         return best
 
-    def _report_progress(self, directory: Path, status: Status) -> None:
+    def _is_over(self, status: Status) -> bool:
         from swarm.schemas import EngineState
 
+        return status.state is EngineState.COMPLETE or status.step >= (self.job.total_steps or STEPS)
+
+    def _report_progress(self, directory: Path, status: Status) -> None:
         total, step = self.job.total_steps or STEPS, status.step
-        if step < total and status.state is EngineState.COMPLETE:
+        if step < total and self._is_over(status):
             typer.echo(f"the training in {directory} has ended at step {step}: {status.reason}", err=True)
         elif step >= total:
             typer.echo(f"all {total} steps of {directory} are done: a job with more total_steps goes further", err=True)
@@ -302,6 +331,8 @@ def _count_tasks(environment: Environment, episodes: int, *, few_tasks: bool) ->
 
 def _in_one_line(figures: Mapping[str, Any]) -> str:
     after, steps = HeldOutScore(**figures["after"]).text, figures["steps"]
+    for each in figures["scored_again"]:
+        after += f", scored again {each['mean']:.3f}"
     where = f"{steps} steps"
     if figures["ended_at"] not in {steps, None}:
         where += f", and it ends at step {figures['ended_at']}, the best"

@@ -16,7 +16,7 @@ from uuid import uuid4
 import typer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from swarm.cli.held_out_score import HeldOutScore
+from swarm.cli.held_out_score import HeldOutScore, HeldOutStep
 from swarm.cli.own_server import await_former_server
 from swarm.config import LEDGER
 from swarm.digest import DIGITS
@@ -61,7 +61,8 @@ class TrainingRecord(_Part):
 
     `key` is the launch key of its run on the server. `model_files` is the digest of a model directory. It is None for a
     bundled model or a model on another machine. `base_score` is measured before the first step, and None until then.
-    `base_score_remembered_from` is when an earlier training measured it, and None if this one did.
+    `base_score_remembered_from` is when an earlier training measured it, and None if this one did. `final_scores` are
+    those of the weights at the end of a finished training, in the order of their measurement.
     """
 
     key: str
@@ -71,6 +72,7 @@ class TrainingRecord(_Part):
     model_files: str | None = None
     base_score: HeldOutScore | None = None
     base_score_remembered_from: datetime | None = None
+    final_scores: tuple[HeldOutStep, ...] = ()
 
 
 def new_record(job: TrainJob, name: str, environment: Environment, program: Path | None) -> TrainingRecord:

@@ -9,7 +9,8 @@ from typing import Any
 
 from researcher.charter import ComparedAt
 from researcher.plan import Arm
-from swarm import TrainJob
+from swarm import SwarmError, TrainJob
+from swarm.job import build_job
 
 HELD: Mapping[ComparedAt, str] = {
     ComparedAt.EPISODES: "Every arm trains on as many episodes: one with fewer of them per step gets more steps",
@@ -120,3 +121,11 @@ def _steps_for(episodes: int, job: Mapping[str, Any]) -> int:
 def setting_of(job: Mapping[str, Any], name: str) -> Any:
     """Return a setting of a job, or its default if the job does not state it."""
     return job.get(name, TrainJob.model_fields[name].get_default(call_default_factory=True))
+
+
+def in_force(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a whole job, with defaults and automatic values, or the job as it is stored if it is invalid."""
+    try:
+        return build_job(dict(job)).resolve().model_dump(mode="json")
+    except SwarmError:
+        return dict(job)

@@ -349,6 +349,31 @@ def _check_advice(report: Report) -> Iterator[str]:
         yield f"{names} are not decided, by the table others are"
 
 
+REASON = r"not decided|undecided|no better|worse|ruled|contradicts|do not come|not compared|plan"
+
+
+def _check_recommended(report: Report) -> Iterator[str]:
+    """An arm is recommended with the best mean, or beside the reason why the one with that mean is not."""
+    arms = report.arms.values()
+    ranked = sorted((arm for arm in arms if arm.row["rank"] != "–"), key=lambda arm: int(arm.row["rank"]))
+    is_any_open = any(arm.verdict == "inconclusive" for arm in arms)
+    advice = report["Recommendation"].text
+    for sentence in re.split(r"(?<=\.) (?=[A-Z])", advice):
+        found = re.match(r"(?:Use|Stay with|Choose by cost between) (a\d)\b", sentence)
+        if found is None or not ranked:
+            continue
+        best = ranked[0]
+        if report.arms[found[1]].row["after"] == best.row["after"] or found[1] == best.name:
+            continue
+        if not re.search(rf"\b{best.name}\b.*(?:{REASON})", sentence.removeprefix(found[0])):
+            yield f"{found[1]} is recommended, {best.name} has the better mean, and the sentence does not say why"
+    if is_any_open and re.search(r"\bStay with ", advice):
+        yield "the advice is to stay, and an arm is not decided"
+    is_any_compared = any(arm.comparison and _is(arm.comparison["difference"]) for arm in arms)
+    if is_any_open and is_any_compared and not re.search(r"\bUse |\bUndecided: ", advice):
+        yield "an arm is not decided, and the advice is neither to use one nor that it is undecided"
+
+
 def _check_precision(report: Report) -> Iterator[str]:
     text = report.text
     if found := re.search(r"\bp = 0(?:\.0+)?(?![.\d])", text):
@@ -386,6 +411,7 @@ CHECKS: Sequence[Callable[[Report], Iterator[str]]] = (
     _check_differences,
     _check_verdicts,
     _check_advice,
+    _check_recommended,
     _check_precision,
     _check_test,
 )

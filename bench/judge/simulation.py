@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.design import design
 from researcher.loop.nodes.launch import is_piloted, open_trials
 from researcher.loop.nodes.plan import plan
+from researcher.plan import Stage
 from researcher.planner.base import Planner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
-from researcher.record.runs import MAX_ON_ONE_SERVER, Trial
+from researcher.record.runs import MAX_ON_ONE_SERVER, Trial, run_key
 from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 
@@ -58,8 +59,8 @@ class Truth:
 class Played:
     """The end of a simulated study.
 
-    It has the arms that were ever kept, the verdicts of the last analysis, the runs per arm of the first plan, the
-    number of all runs, and the judged contrasts.
+    It has the arms that were ever kept, the verdicts of the last analysis, the runs per arm of the first plan with a
+    claim, the number of all runs, and the judged contrasts.
     """
 
     kept: frozenset[str]
@@ -155,6 +156,8 @@ def _store_run(
     if is_missing:
         return
     run_id = _store_attempt(database, trial, lost + 1, DIVERGED if is_failed else None)
+    if trial.rung and charter.search is not None:
+        charter = replace(charter, eval_episodes=charter.search.episodes)
     _store_score(database, run_id, "base", charter, BASE, random)
     if not is_failed:
         _store_score(database, run_id, "final", charter, float(drawn.scores[0]), random)
@@ -175,16 +178,19 @@ def _store_attempt(
     The run ended as `diagnosis` says, or well without one.
     """
     arm, study = trial.experiment.name, trial.experiment.study_id
-    run_id = f"{trial.experiment.id}/{trial.seed}/{attempt}"[-30:]
+    # An exploring arm has a run for each of its rungs.
+    run_id = f"{trial.experiment.id}/{trial.seed}/{trial.rung}/{attempt}"[-30:]
     is_well = diagnosis is None
     database.execute(
         "insert into runs (id, study_id, experiment_id, seed, attempt, idempotency_key, status, external_ids, job,"
         " environment, exit_reason, diagnosis, created_at, started_at, updated_at, rung) values (?, ?, ?,"
-        " ?, ?, ?, ?, '{}', '{}', '{}', ?, ?, 0, 0, 0, 0)",
+        " ?, ?, ?, ?, '{}', '{}', '{}', ?, ?, 0, 0, 0, ?)",
         (
-            *(run_id, study, trial.experiment.id, trial.seed, attempt, f"{study}/{arm}/{trial.seed}/{attempt}"),
+            *(run_id, study, trial.experiment.id, trial.seed, attempt),
+            run_key(study, arm, trial.seed, attempt, trial.rung),
             *("finished" if is_well else "failed", "done" if is_well else diagnosis["sentence"]),
             None if is_well else json.dumps(diagnosis),
+            trial.rung,
         ),
     )
     return run_id
@@ -213,7 +219,7 @@ def _result(deps: Deps) -> Played:
     return Played(
         kept=frozenset(names[finding.experiment_id] for finding in findings),
         verdicts={item.arm: item.verdict.value for item in history.analyses[-1].comparisons},
-        seeds=len(history.plans[0].seeds),
+        seeds=next((len(each.seeds) for each in history.plans if each.stage is Stage.CLAIM), 0),
         runs=len(deps.store.list_runs(study_id=deps.study_id)),
         contrasts=tuple(item for analysis in history.analyses for item in analysis.contrasts),
     )

@@ -91,7 +91,7 @@ def _replicate(options: ReplicateOptions) -> None:
         from researcher.study.requests import create_study
         from researcher.study.settings import StudySettings, sandbox_of
 
-        replication = read_replication(store, options.finding_id)
+        replication = read_replication(store, options.finding_id, options.seeds)
         given = {name: value for name, value in vars(options).items() if name in StudySettings.model_fields}
         settings = settings_of(replication, given | {"servers": options.addresses})
         sandbox_of(settings)

@@ -378,7 +378,7 @@ def _build_planner(
 ) -> Planner:
     """Return the planner of the settings. Raises PlannerError if the language model has no name or no key."""
     if settings.replicates is not None:
-        return ReplicationPlanner(replication=read_replication(log.store, settings.replicates.finding))
+        return ReplicationPlanner(replication=read_replication(log.store, settings.replicates.finding, settings.seeds))
     if settings.planner == "rules":
         return build_rules_planner(settings)
     request = settings.request(topic)

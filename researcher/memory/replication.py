@@ -41,10 +41,11 @@ class Replication:
         )
 
 
-def read_replication(store: ExperimentStore, finding_id: str) -> Replication:
-    """Return a finding with all that is needed to repeat it.
+def read_replication(store: ExperimentStore, finding_id: str, seeds: int | None = None) -> Replication:
+    """Return a finding with all that is needed to repeat it; `seeds` is the number of runs that a person chose.
 
-    Raises FindingNotFound. Raises TopicInvalid for a finding without a baseline, or one that decided nothing.
+    Raises FindingNotFound. Raises TopicInvalid for a finding without a comparison, and for one that decided nothing
+    unless its number of runs is chosen: as many as before would leave it open again.
     """
     finding = find_finding(store, finding_id)
     arms = {item.id: item for item in store.list_experiments(finding.study_id)}
@@ -52,10 +53,12 @@ def read_replication(store: ExperimentStore, finding_id: str) -> Replication:
     if not finding.recipe or baseline is None:
         raise TopicInvalid(f"finding {finding_id} has no baseline, so there is no comparison to repeat")
     known = know(finding)
-    if not known.is_decided or finding.effect is None:
+    if finding.effect is None:
+        raise TopicInvalid(f"finding {finding_id} has no difference to check: ask its question in a new study")
+    if not known.is_decided and seeds is None:
         raise TopicInvalid(
-            f"finding {finding_id} is {finding.verdict.value}, so there is nothing to check: ask its question in a new "
-            "study"
+            f"finding {finding_id} is {finding.verdict.value}, so there is nothing to check: say with --seeds how many "
+            "runs per arm are to decide it"
         )
     alike = [item.finding.study_id for item in find_alike(list_known(store), known.recipe)]
     studies = dict.fromkeys([finding.study_id, *alike])

@@ -22,7 +22,7 @@ from researcher.charter import (
     SampleSizeGoal,
     StudyKind,
 )
-from researcher.equal_amounts import describe_equal_amount, setting_of, usual_amount, usual_comparison
+from researcher.equal_amounts import describe_equal_amount, in_force, setting_of, usual_amount, usual_comparison
 from researcher.errors import TopicInvalid
 from researcher.history import History
 from researcher.plan import Arm
@@ -210,11 +210,15 @@ def _usual_levels(question: Question, job: Mapping[str, Any], options: Mapping[s
 
 
 def _usual_level(factor: Factor, job: Mapping[str, Any], options: Mapping[str, str]) -> Level:
-    """Return the level that the question compares with, else the one that changes nothing, else the first one."""
+    """Return the level that the question compares with, else the one that changes nothing, else the first one.
+
+    A setting that the job does not state has the usual value of its model.
+    """
     if factor.compared_with is not None:
         return next(level for level in factor.levels if level.name == factor.compared_with)
+    usual = in_force(job)
     for level in factor.levels:
-        is_job_as_is = all(setting_of(job, key) == value for key, value in level.settings.items())
+        is_job_as_is = all(value in (setting_of(job, key), usual.get(key)) for key, value in level.settings.items())
         if is_job_as_is and level.options.items() <= options.items():
             return level
     return factor.levels[0]

@@ -35,7 +35,7 @@ class ReplicationPlanner(RulesPlanner):
         return replace(
             earlier,
             topic=request.topic,
-            question=f"Is {self.replication.arm.name} again {_WORDS[known.finding.verdict]} {self._baseline} "
+            question=f"Is {self.replication.arm.name} {_WORDS[known.finding.verdict]} {self._baseline} "
             f"{earlier.about}?",
             baseline=self._baseline,
             rule=replace(earlier.rule, min_effect=min_effect, shares=(1.0,)),
@@ -86,11 +86,12 @@ class ReplicationPlanner(RulesPlanner):
 
 
 _WORDS = {
-    Verdict.KEEP: "better than",
-    Verdict.WORSE: "worse than",
-    Verdict.NO_BETTER: "no better than",
-    Verdict.EQUAL: "as good as",
-    Verdict.DIFFERENT: "different from",
+    Verdict.KEEP: "again better than",
+    Verdict.WORSE: "again worse than",
+    Verdict.NO_BETTER: "again no better than",
+    Verdict.EQUAL: "again as good as",
+    Verdict.DIFFERENT: "again different from",
+    Verdict.INCONCLUSIVE: "better than",
 }
 
 

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from experiments_db import ArmFailure, Outcome, SearchArm, Verdict
+from experiments_db import ArmFailure, Outcome, SearchArm
 from researcher.charter import Charter, JudgedBy
+from researcher.equal_amounts import in_force
 from researcher.judge.size_words import describe_target
 from researcher.question.wording import title_of_environment
-from researcher.record.costs import NOT_FROM_MODEL_BELOW
 from researcher.record.log import BUDGET_USED_UP
-from researcher.report.answer import is_better_trained, unseen
 from researcher.report.formats import (
     count,
     count_kinds,
-    format_difference,
-    format_interval,
     format_score,
-    format_share,
     format_value,
     is_known,
     join_names,
 )
 from researcher.report.numbers.counts import RunCounts, RunEnd
 from researcher.report.numbers.facts import ArmFacts, StudyFacts
-from swarm import SwarmError
-from swarm.job import build_job
 
 USUAL_EPISODES = 100
 """The number of held-out episodes below which one episode is more than a hundredth of a score."""
@@ -107,103 +101,6 @@ def describe_failures(counts: RunCounts) -> str:
     """Return how many of the runs that count failed by their own doing, early or without a score."""
     kinds = f" ({count_kinds(counts.failures)})" if counts.failed else ""
     return f"{counts.failed} of the {counts.counting} that count failed by their own doing{kinds}"
-
-
-def recommendation(facts: StudyFacts) -> list[str]:
-    """Return what to do with the result."""
-    baseline = facts.baseline
-    sentences: list[str] = []
-    if baseline is None or not any(arm.comparison and is_known(arm.comparison.difference) for arm in facts.arms):
-        sentences.append("No recommendation: nothing has been compared.")
-    else:
-        sentences += _what_to_use(facts, baseline)
-    sentences += [
-        f"{arm.name} is out of the ranking: {arm.disqualified.rstrip('.')}." for arm in facts.arms if arm.disqualified
-    ]
-    if opened := [arm.name for arm in facts.arms if arm.is_open]:
-        sentences.append(f"Not decided: {join_names(opened)}.{_needed(facts)}")
-    return sentences
-
-
-def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
-    kept = [arm for arm in facts.candidates if arm.is_kept]
-    if kept and facts.contradicted == kept[0].name:
-        yield (
-            f"Stay with {baseline.name} unless {kept[0].name} is confirmed on fresh seeds: the "
-            f"{facts.charter.test_split} split contradicts its gain."
-        )
-        return
-    of_model = [arm for arm in kept if not is_not_from_model(arm)]
-    if facts.charter.margin is not None:
-        yield from _what_is_equal(facts, baseline)
-    elif of_model:
-        yield _use(facts, baseline, of_model[0])
-    else:
-        shown = "no arm was shown to be better" if not kept else "no other arm was shown to be better"
-        yield f"Stay with {baseline.name}: {shown}."
-    for arm in kept:
-        if is_not_from_model(arm) and arm.cost.evaluation is not None:
-            yield (
-                f"{arm.name} is not recommended as better trained: its replies do not come from the model "
-                f"({format_share(arm.cost.evaluation.model_share)} of their characters)."
-            )
-
-
-def _what_is_equal(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
-    refuted = {item.arm for item in facts.test_comparisons if item.verdict is Verdict.DIFFERENT}
-    equal = [arm.name for arm in facts.candidates if arm.verdict == Verdict.EQUAL and arm.name not in refuted]
-    if equal:
-        yield f"Choose by cost between {join_names([baseline.name, *equal])}: they are equal within the margin."
-    better = [
-        arm.name
-        for arm in facts.candidates
-        if arm.comparison is not None
-        and arm.verdict == Verdict.DIFFERENT
-        and facts.charter.sign * arm.comparison.difference > 0
-    ]
-    if better:
-        yield f"Use {better[0]}: it is better than {baseline.name} by more than the margin."
-    elif not equal:
-        yield f"Stay with {baseline.name}: no arm was shown to be equal."
-
-
-def _use(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
-    found = arm.comparison
-    assert found is not None, "a verdict is that of a comparison"
-    sentences = [
-        f"Use {arm.name}: {', '.join(list_changes(baseline, arm)) or 'its settings are those of the baseline'}."
-    ]
-    part = found.training_gain
-    if is_known(part.value) and not is_better_trained(facts, found):
-        sentences.append(
-            f"It is not shown to be better trained: of training, {format_difference(part.value)} "
-            f"({format_interval(part.ci_low, part.ci_high, signed=True)})."
-        )
-    if is_known(found.unseen_failures):
-        sentences.append(f"That holds {facts.charter.about}: {unseen(found)}.")
-    if facts.charter.judged_by is not JudgedBy.FINAL:
-        finals = (format_score(each.final_mean) for each in (arm, baseline))
-        sentences.append(f"Its mean final score is {' and that of the baseline '.join(finals)}.")
-    if arm.flags:
-        sentences.append(f"To be known of it: {'; '.join(arm.flags)}.")
-    return " ".join(sentences)
-
-
-def is_not_from_model(arm: ArmFacts) -> bool:
-    """Return whether the model wrote too little of the graded text."""
-    share = None if arm.cost.evaluation is None else arm.cost.evaluation.model_share
-    return share is not None and share < NOT_FROM_MODEL_BELOW
-
-
-def _needed(facts: StudyFacts) -> str:
-    needed = facts.needed
-    if needed is None:
-        return ""
-    target = describe_target(needed.effect, is_worse=needed.finds_worse, margin=facts.charter.margin)
-    goal = f"{target} with probability {needed.power:g}"
-    if needed.seeds is None:
-        return f" Even with {needed.most} runs per arm, no such number is reached that {goal}."
-    return f" With about {needed.seeds} runs per arm in place of {needed.has}, {goal}."
 
 
 def limitations(facts: StudyFacts) -> list[str]:
@@ -308,14 +205,6 @@ def _jobs(baseline: ArmFacts, arm: ArmFacts) -> Iterator[tuple[str, Any, Any]]:
     for name in named:
         if name in new and name in old and new[name] != old[name]:
             yield name, new[name], old[name]
-
-
-def in_force(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a whole job, with defaults and automatic values, or the job as it is stored if it is invalid."""
-    try:
-        return build_job(dict(job)).resolve().model_dump(mode="json")
-    except SwarmError:
-        return dict(job)
 
 
 def next_steps(facts: StudyFacts) -> list[str]:

@@ -22,7 +22,7 @@ from researcher.question.wording import describe_question
 from researcher.record.budget import present_budget
 from researcher.record.failure_reason import in_one_line
 from researcher.record.log import AUTOMATIC, claim_from_json
-from researcher.report.advice import FAILED_SCORES, describe_work, limitations, list_changes, next_steps, recommendation
+from researcher.report.advice import FAILED_SCORES, describe_work, limitations, list_changes, next_steps
 from researcher.report.answer import answer, not_studied
 from researcher.report.claims import CheckedClaim, check_claims
 from researcher.report.clauses import list_clauses
@@ -43,6 +43,7 @@ from researcher.report.formats import (
 from researcher.report.numbers.facts import ENDED_WITHOUT_SCORE, ArmFacts, StudyFacts
 from researcher.report.numbers.search import JudgedAblation
 from researcher.report.page import render_body
+from researcher.report.recommendation import recommendation
 
 if TYPE_CHECKING:
     from researcher.report.drawing.pictures import Picture

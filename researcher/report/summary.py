@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from experiments_db import ExperimentStore
 from researcher.charter import Charter
-from researcher.report.advice import describe_runs, recommendation
+from researcher.report.advice import describe_runs
 from researcher.report.answer import answer, not_studied
 from researcher.report.formats import describe_p, format_difference, format_interval, format_score
 from researcher.report.numbers.facts import ArmFacts
 from researcher.report.numbers.gather import gather
+from researcher.report.recommendation import recommendation
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,11 +126,15 @@ def test_replication_of_a_program_of_a_language_model_runs_in_the_sandbox(study:
     assert [planner.write_program(charter, arm, None).trusted for arm in plan.arms] == [True, False]
 
 
-def test_finding_that_decided_nothing_or_does_not_exist_is_not_replicated(study: SimulatedStudy) -> None:
+def test_finding_that_decided_nothing_is_replicated_with_a_number_of_seeds_alone(study: SimulatedStudy) -> None:
     assert run(study, "replicate", "fi-nothing").exit_code == 3
     with open_store(study.database) as store:
         changes = {"iteration": 7, "baseline_id": study.arm(BASELINE).id, "recipe": finding_on(study, KEPT).recipe}
         arm, of_study = study.arm(KEPT), store.get_study(study.study_id)
         inconclusive = record_finding(store, of_study, arm, verdict=Verdict.INCONCLUSIVE, **changes)
     refused = run(study, "replicate", inconclusive.id)
-    assert refused.exit_code == 2 and "nothing to check" in refused.output
+    assert refused.exit_code == 2 and "--seeds" in refused.output
+    with open_store(study.database) as store:
+        planner = ReplicationPlanner(replication=read_replication(store, inconclusive.id, seeds=30))
+    charter = planner.frame(settings_of(planner.replication, {"seeds": 30}).request("again"))
+    assert len(planner.plan(charter, History()).seeds) == 30 and "better" in charter.question

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from researcher.report.numbers.counts import RunCounts, list_outcomes
 if TYPE_CHECKING:
     from researcher.report.numbers.facts import ArmFacts, StudyFacts
 
+MOST_REPEATED = 100
+"""The most seeds of a study that repeats a finding."""
 SAME = 1e-9
 """The largest difference between two ways of adding the same scores."""
 
@@ -239,3 +242,41 @@ def estimate_seeds(charter: Charter, scored: Mapping[str, Runs], open_arms: Sequ
             is_worse = charter.margin is None and finds_worse(charter, spread, effect)
             return SeedsNeeded(has, seeds, effect, goal.target_power, finds_worse=is_worse)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsToDecide:
+    """The number of fresh seeds of an arm and of the baseline that would likely decide which is better.
+
+    `finding` is the id of the comparison that they repeat. `seeds` is None if even `most` are too few.
+    """
+
+    arm: str
+    finding: str
+    seeds: int | None
+    most: int = MOST_REPEATED
+
+
+def find_seeds_to_decide(
+    charter: Charter, scored: Mapping[str, Runs], found: Comparison | None, finding: str
+) -> SeedsToDecide | None:
+    """Return the number of seeds for a comparison that is to be made again by itself; None if nothing was compared.
+
+    With that number the lead is found if it is as large as it seems, and an effect that counts is ruled out otherwise.
+    """
+    if found is None or math.isnan(found.difference):
+        return None
+    runs = [list(scored.get(name, {}).values()) for name in (found.arm, found.baseline)]
+    alone = replace(charter, rule=replace(charter.rule, shares=(1.0,)))
+    goal = charter.sample_size or SampleSizeGoal()
+    spread = measure_spread(alone, runs, "the runs of this study")
+    effect = max(abs(found.difference), charter.rule.min_effect)
+    sizes = range(charter.rule.min_seeds, MOST_REPEATED + 1)
+
+    def power(seeds: int) -> float:
+        if charter.margin is not None:
+            return power_of_equality(alone, spread, 1, seeds, charter.margin)
+        return power_of(alone, spread, 1, seeds, effect)
+
+    index = bisect_left(sizes, goal.target_power, key=power)
+    return SeedsToDecide(found.arm, finding, sizes[index] if index < len(sizes) else None)

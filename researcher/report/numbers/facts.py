@@ -28,7 +28,7 @@ from researcher.judge.learning_curves import ScoredStep
 from researcher.plan import Relation, SampleSize
 from researcher.record.costs import ArmCost
 from researcher.report.conversation import ShownConversation
-from researcher.report.numbers.arms import SeedsNeeded
+from researcher.report.numbers.arms import SeedsNeeded, SeedsToDecide
 from researcher.report.numbers.counts import RunCounts
 from researcher.report.numbers.curves import Amounts
 from researcher.report.numbers.planner_record import PlannerRecord
@@ -136,7 +136,8 @@ class StudyFacts:
     study these are the arms of its confirmations; `exploration` has the others. `confirmation` is about the arm that
     exploration found, and `planner` is what planner and reviewers did and wrote.
 
-    `contrasts` are the judged hypotheses. `needed` is the number of runs that would decide the open arms.
+    `contrasts` are the judged hypotheses. `needed` is the number of runs that would decide the open arms, and
+    `to_decide` is that of the best of them by itself.
     `evaluators` are splits, each with the hash of how its scores were measured. `digest` is that of the rows; None
     before the end of the study.
 
@@ -171,6 +172,7 @@ class StudyFacts:
     contrasts: tuple[JudgedContrast, ...] = ()
     test_comparisons: tuple[Comparison, ...] = ()
     needed: SeedsNeeded | None = None
+    to_decide: SeedsToDecide | None = None
     contradicted: str | None = None
     exploration: Exploration | None = None
     confirmation: ConfirmedSearch | None = None

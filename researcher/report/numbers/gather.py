@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 
 from experiments_db import (
     EvaluationSummary,
@@ -28,10 +29,12 @@ from researcher.record.log import StudyLog, analysis_from_json, charter_from_jso
 from researcher.record.scores import find_excluded, limit_flags, read_scores, read_test_scores
 from researcher.report.conversation import ShownConversation, find_conversation
 from researcher.report.numbers.arms import (
+    SeedsToDecide,
     compare_tested_arms,
     estimate_seeds,
     facts_at_decisions,
     find_contradicted,
+    find_seeds_to_decide,
     judge_arms,
     summarize_base,
 )
@@ -104,7 +107,22 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         conversation=_find_conversation(store, facts),
         is_solving=_is_solving(store, study_id),
     )
+    facts = replace(facts, to_decide=_find_seeds_to_decide(store, facts, search))
     return replace(facts, at_decisions=facts_at_decisions(store, facts, everything, analyses, history.plans, search))
+
+
+def _find_seeds_to_decide(
+    store: ExperimentStore, facts: StudyFacts, search: Mapping[str, Runs]
+) -> SeedsToDecide | None:
+    """Return what would decide about the best open arm."""
+    wanted = [arm for arm in facts.candidates if arm.is_open]
+    found = next((arm.comparison for arm in wanted if arm.comparison and isfinite(arm.comparison.difference)), None)
+    if found is None:
+        return None
+    ids = {arm.name: arm.experiment.id for arm in wanted}
+    findings = store.list_findings(study_id=facts.study.id, iteration=found.iteration)
+    finding = next((item.id for item in findings if item.experiment_id == ids[found.arm]), "")
+    return find_seeds_to_decide(facts.charter, search, found, finding) if finding else None
 
 
 def _find_conversation(store: ExperimentStore, facts: StudyFacts) -> ShownConversation | None:

@@ -17,10 +17,10 @@ from experiments_db import IN_MEAN, IN_MEDIAN_PAIR, open_store
 from researcher.charter import Asked, Charter, Design
 from researcher.planner.rules import RulesPlanner
 from researcher.question.wording import describe_question
-from researcher.report.advice import recommendation
 from researcher.report.answer import answer, answer_relation
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
+from researcher.report.recommendation import recommendation
 from researcher.report.summary import summarize
 from researcher.study.settings import StudySettings
 

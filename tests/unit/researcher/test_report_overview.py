@@ -17,10 +17,11 @@ from researcher.judge import summarize_arm
 from researcher.judge.samples import ScoredRun
 from researcher.plan import Contrast, Relation
 from researcher.record.costs import ArmCost, AttemptCost, cost_flags
-from researcher.report.advice import limitations, recommendation
+from researcher.report.advice import limitations
 from researcher.report.answer import answer
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
+from researcher.report.recommendation import recommendation
 from swarm import TrainJob
 
 BEST = "lr=0.003"

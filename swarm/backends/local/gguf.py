@@ -14,8 +14,6 @@ from typing import Any
 
 from swarm.errors import BadRequest, Unavailable
 
-DTYPES = ("float32", "bfloat16")
-
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _DIGITS = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, _BYTES]}
 _SPLITS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

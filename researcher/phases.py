@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 BASE, FINAL, TEST = "base", "final", "test"
 """Phases of a score: before training, after training, and on the test split."""
+PLAIN_AGENT: Mapping[str, str] = MappingProxyType({FINAL: "final-plain-agent", TEST: "test-plain-agent"})
+"""The phases in which the baseline's agent plays with the weights of an arm that has another one, by its own phase."""
 AT_STEP = "step-"
 """The prefix of the phase of a score in mid-training; the number of steps follows."""
 

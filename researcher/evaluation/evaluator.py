@@ -38,7 +38,7 @@ from researcher.record.costs import cost_to_json, read_training_cost
 from researcher.record.log import keep_file
 from researcher.record.runs import PROJECT, job_of_run, total_steps
 from researcher.servers.jobs import RESTING, SERVING, await_state, is_replaced, launch_once, refuse_own_successor
-from swarm import SwarmClient, TrainJob
+from swarm import SwarmClient, Task, TrainJob
 from swarm.processes import Child, end_stale
 from swarm.tasks import Split
 
@@ -86,7 +86,7 @@ class Evaluator(RunScorer):
             if self.store.find_evaluation(run.id, BASE, self.charter.search_split) is None:
                 if status.step and FROM_RUNG not in run.external_ids:
                     raise RunBroken("training has begun and the base weights were never scored")
-                self._score_base(client, run, experiment, resolved, url=url)
+                self._score_base(client, run, resolved, url=url)
         began_at = status.weight_version if FROM_RUNG in run.external_ids else 0
         self.check_stop()
         if run.pid is not None:
@@ -105,15 +105,13 @@ class Evaluator(RunScorer):
         )
         return child
 
-    def _score_base(
-        self, client: SwarmClient, run: Run, experiment: Experiment, job: Mapping[str, Any], *, url: str
-    ) -> None:
+    def _score_base(self, client: SwarmClient, run: Run, job: Mapping[str, Any], *, url: str) -> None:
         """Score the base weights once for all runs that start from them and have the same agent.
 
         A run that goes on from a checkpoint has the score of the run that wrote it. Raises RunBroken without one.
         """
         split, version = self.charter.search_split, 0
-        key = key_of(job, experiment.program_code, self.evaluator_hash(split, explores=bool(run.rung)))
+        key = key_of(job, self.player(run, BASE).code, self.evaluator_hash(run, BASE, split))
         known = find_base_score(self.store, run.study_id, phase=BASE, split=split, key=key, weight_version=version)
         if known is None and FROM_RUNG in run.external_ids:
             raise RunBroken("it goes on from a checkpoint, and the base weights were never scored")
@@ -169,7 +167,7 @@ class Evaluator(RunScorer):
                 final_weight_version=version,
                 training_cost=None if training is None else cost_to_json(training),
             )
-            sampled = self.score(client, run, FINAL, self.charter.search_split, url=url, version=version)
+            sampled = self._score_weights(client, run, FINAL, self.charter.search_split, url=url, version=version)
             self.keep_episodes(client, run, sampled, version)
         self._keep_files(run)
         return version
@@ -217,8 +215,25 @@ class Evaluator(RunScorer):
                 job, force_restart=True, boot_timeout=boot_timeout_s(job)
             )
             self.check_stop()
-            self.score(client, run, phase, split, url=url, version=status.weight_version)
+            self._score_weights(client, run, phase, split, url=url, version=status.weight_version)
             client.stop_engine()
+
+    def _score_weights(
+        self, client: SwarmClient, run: Run, phase: str, split: str, *, url: str, version: int
+    ) -> list[tuple[Task, str]]:
+        """Measure the scores of trained weights that are not on record yet; the one of `phase` itself comes last.
+
+        Returns some of its tasks with the ids of their episodes.
+        """
+        sampled: list[tuple[Task, str]] = []
+        for each in self.phases_of(run, phase):
+            if self.store.find_evaluation(run.id, each, split) is None:
+                sampled = self.score(client, run, each, split, url=url, version=version)
+        return sampled
+
+    def is_scored(self, run: Run, phase: str, split: str) -> bool:
+        """Return whether all scores of a run at this point are on record."""
+        return all(self.store.find_evaluation(run.id, each, split) for each in self.phases_of(run, phase))
 
     def _check_job(self, client: SwarmClient, run: Run) -> None:
         """Raise RunBroken unless the server still runs the job it was given, which a program could have changed."""

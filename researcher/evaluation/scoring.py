@@ -13,8 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import swarm
-from experiments_db import Author, EpisodeSample, EpisodeSummary, Experiment, ExperimentStore, Run, hash_json
-from prompts import load
+from experiments_db import EpisodeSample, EpisodeSummary, Experiment, ExperimentStore, Run, hash_json
 from researcher.charter import Charter
 from researcher.errors import RunBroken, RunRejected, ScoreIncomplete
 from researcher.evaluation.authorship import MOST_TASKS, count_authorship, read_answers
@@ -22,9 +21,9 @@ from researcher.evaluation.manipulation import AttemptTranscript, check_from_jso
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import step_limit_s
 from researcher.execution.environments import StudyEnvironments
-from researcher.phases import AUTHORSHIP, COST, FINAL, MANIPULATION
+from researcher.phases import AUTHORSHIP, COST, FINAL, MANIPULATION, PLAIN_AGENT
 from researcher.plan import ManipulationCheck
-from researcher.program_code import ProgramCode
+from researcher.player import Player, agent_for_all, agent_of, fixes_sampling, has_other_agent, plays_its_own
 from researcher.record.costs import cost_of_attempts, cost_to_json
 from swarm import Credentials, Evaluation, SwarmClient, Task
 from swarm.environments import Environment
@@ -83,7 +82,7 @@ class RunScorer:
         version: int,
         details: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[tuple[Task, str]]:
-        """Measure with the agent of the arm's program and store the score.
+        """Measure with the agent that plays this score, and store the score.
 
         Returns some of the tasks with the ids of their episodes.
         """
@@ -92,8 +91,8 @@ class RunScorer:
         shown = islice(environment.tasks(Split(split)), tasks.start, min(tasks.start + SAMPLED_EPISODES, tasks.stop))
         first = {item.task.task_id for item in shown}
         check = self._check_of(run) if phase == FINAL else None
-        code = self._experiment(run).program_code
-        has_agent = phase == FINAL and code != load("program") and ProgramCode(code).has_agent
+        player = self.player(run, phase)
+        has_agent = phase == FINAL and not player.is_plain
         sampled: list[tuple[Task, str]] = []
         ended: list[EndedAttempt] = []
 
@@ -108,7 +107,7 @@ class RunScorer:
 
         # The seed is fixed before the first attempt, and the same if the score is measured again.
         sampling_seed = int(hash_json({"run": run.id, "phase": phase, "split": split})[:12], 16)
-        with self._program(run, phase, url) as program:
+        with self._program(player, run, phase, url) as program:
             result = measure(
                 client,
                 environment,
@@ -121,6 +120,7 @@ class RunScorer:
                 seed=sampling_seed,
                 attempt_calls=self.charter.attempt_calls,
                 attempt_tokens=self.charter.attempt_tokens,
+                fixed_sampling=fixes_sampling(self.charter),
                 wait_timeout=step_limit_s(run.job),
                 on_attempt=on_attempt,
                 on_end=on_end if has_agent or check is not None else None,
@@ -193,20 +193,40 @@ class RunScorer:
             )
         return opened
 
+    def player(self, run: Run, phase: str) -> Player:
+        """Return the agent that plays a score of this phase of a run."""
+        experiments = self.store.list_experiments(run.study_id)
+        if plays_its_own(self.charter, phase):
+            return agent_of(next(item for item in experiments if item.id == run.experiment_id))
+        return agent_for_all(experiments)
+
+    def phases_of(self, run: Run, phase: str) -> tuple[str, ...]:
+        """Return the phases in which a run is scored at this point, `phase` last.
+
+        A claim about an arm with an agent of its own needs the score of its weights with the baseline's agent too.
+        """
+        experiments = self.store.list_experiments(run.study_id)
+        own = next(item for item in experiments if item.id == run.experiment_id)
+        is_scored_twice = (
+            phase in PLAIN_AGENT
+            and not run.rung
+            and plays_its_own(self.charter, phase)
+            and has_other_agent(own, agent_for_all(experiments))
+        )
+        return (PLAIN_AGENT[phase], phase) if is_scored_twice else (phase,)
+
     @contextmanager
-    def _program(self, run: Run, phase: str, url: str) -> Generator[Program]:
-        """Yield the agent that plays for a run: that of its arm's program.
+    def _program(self, player: Player, run: Run, phase: str, url: str) -> Generator[Program]:
+        """Yield the agent that plays.
 
         It runs in a process of its own, and in a sandbox if it is foreign code.
         """
-        experiment = self._experiment(run)
-        code = experiment.program_code
-        if code == load("program"):
+        if player.is_plain:
             yield PLAIN
             return
-        sandbox = None if experiment.author is Author.PACKAGE else self.sandbox
+        sandbox = None if player.is_trusted else self.sandbox
         with (
-            place_program(code, self.folder(run.id) / phase, url, sandbox) as place,
+            place_program(player.code, self.folder(run.id) / phase, url, sandbox) as place,
             ProgramProcess(place, max_hung=MAX_HUNG) as program,
         ):
             yield program
@@ -242,7 +262,7 @@ class RunScorer:
             successes=result.successes,
             mean=result.mean,
             stderr=result.stderr or 0.0,
-            evaluator_hash=self.evaluator_hash(split, explores=bool(run.rung)),
+            evaluator_hash=self.evaluator_hash(run, phase, split),
             details={
                 **details,
                 "temperature": EVAL_TEMPERATURE,
@@ -254,8 +274,9 @@ class RunScorer:
             },
         )
 
-    def evaluator_hash(self, split: str, *, explores: bool = False) -> str:
-        return evaluator_hash(self.charter, self.environment(), split, explores=explores)
+    def evaluator_hash(self, run: Run, phase: str, split: str) -> str:
+        shared = None if plays_its_own(self.charter, phase) else self.player(run, phase)
+        return evaluator_hash(self.charter, self.environment(), split, explores=bool(run.rung), shared=shared)
 
     def _experiment(self, run: Run) -> Experiment:
         return next(item for item in self.store.list_experiments(run.study_id) if item.id == run.experiment_id)
@@ -289,11 +310,13 @@ class RunScorer:
             raise Drained
 
 
-def evaluator_hash(charter: Charter, environment: Environment, split: str, *, explores: bool = False) -> str:
+def evaluator_hash(
+    charter: Charter, environment: Environment, split: str, *, explores: bool = False, shared: Player | None = None
+) -> str:
     """Return a hash of the way of measuring and its tasks.
 
     Two scores with the same hash were measured in the same way on the same tasks. Exploring runs have tasks of their
-    own.
+    own. `shared` is the agent that plays for all arms; None if each arm's own agent plays.
     """
     place = charter.tasks_of(split, explores=explores)
     tasks = islice(environment.tasks(Split(split)), place.start, place.stop)
@@ -305,9 +328,11 @@ def evaluator_hash(charter: Charter, environment: Environment, split: str, *, ex
             "split": split,
             "tasks": sha256("\n".join(item.task.task_id for item in tasks).encode()).hexdigest(),
             "temperature": EVAL_TEMPERATURE,
+            "fixed_sampling": fixes_sampling(charter),
             "max_turns": environment.max_turns,
             "max_tokens": environment.max_tokens,
             "version": swarm.__version__,
+            **({} if shared is None else {"player": shared.digest}),
             **{name: limit for name, limit in limits.items() if limit is not None},
         }
     )

@@ -24,6 +24,8 @@ MORE_TOKENS = 1.5
 """An arm with so many times the calls or tokens of the baseline has a higher cost."""
 OTHER_PROFILE = 1.5
 """Training and evaluation differ if an attempt of one has so many times the calls or tokens of the other."""
+PROFILE = (("calls", "calls"), ("prompt_tokens", "prompt tokens"), ("sampled_tokens", "sampled tokens"))
+"""The amounts of an attempt that are compared, each with its name for people."""
 FEW_ATTEMPTS = 20
 """Below this number of attempts, mean lengths vary more by chance, so twice the ratio is needed."""
 
@@ -41,7 +43,8 @@ class AttemptCost:
     rising order. `other_sampling` are further settings that restrict sampling, such as `top_k=1`. `model_share` is the
     mean share, from 0 to 1, of the characters of the graded replies that the model wrote; None if it was not measured.
     `broken` counts attempts that the program broke. `repeated` counts attempts that the system broke and that were made
-    again. `bounded` counts attempts that met a limit on calls or tokens.
+    again. `bounded` counts attempts that met a limit on calls or tokens. `overruled` counts calls that asked for other
+    sampling than a score has, and `asked_sampling` names what they asked for.
     """
 
     attempts: int
@@ -55,6 +58,8 @@ class AttemptCost:
     broken: int = 0
     repeated: int = 0
     bounded: int = 0
+    overruled: int = 0
+    asked_sampling: tuple[str, ...] = ()
 
 
 _ADAPTER = TypeAdapter(AttemptCost)
@@ -97,6 +102,8 @@ def cost_of_attempts(receipts: Iterable[AttemptUse], *, broken: int = 0, repeate
         broken=broken,
         repeated=repeated,
         bounded=sum(usage.limited for usage in usages),
+        overruled=sum(usage.overruled for usage in usages),
+        asked_sampling=tuple(sorted({name for usage in usages for name in usage.asked_sampling})),
     )
 
 
@@ -191,6 +198,49 @@ def gather_costs(store: ExperimentStore, study_id: str) -> Mapping[str, ArmCost]
     }
 
 
+def mean_cost(costs: Iterable[ArmCost]) -> ArmCost:
+    """Return the mean cost over all attempts of several runs."""
+    known = tuple(costs)
+    return ArmCost(
+        _mean([each.training for each in known if each.training is not None]),
+        _mean([each.evaluation for each in known if each.evaluation is not None]),
+    )
+
+
+def why_not_as_trained(cost: ArmCost, baseline: ArmCost, *, has_same_tasks: bool) -> str:
+    """Return what the agent of an arm does in evaluation and not in training; empty if there is nothing.
+
+    Tasks, and what training teaches, change the length of attempts too. An arm differs only if evaluation takes more
+    than training, by a larger factor than it does for the baseline. Numbers of tokens tell nothing if the arm trains on
+    other tasks (`has_same_tasks` is false).
+    """
+    if cost.training is None or cost.evaluation is None:
+        return ""
+    if alone := _asked_alone(cost.training, cost.evaluation):
+        return f"its agent asks for {', '.join(alone)} in evaluation and not in training"
+    for name, said in PROFILE if has_same_tasks else PROFILE[:1]:
+        usual = 1.0
+        if baseline.training is not None and baseline.evaluation is not None:
+            usual = max(usual, _growth(name, baseline.training, baseline.evaluation))
+        chance = _for_chance(name, cost.evaluation, cost.training)
+        if _growth(name, cost.training, cost.evaluation) > OTHER_PROFILE * chance * usual:
+            here, there = getattr(cost.evaluation, name), getattr(cost.training, name)
+            return f"its agent takes {here:.1f} {said} an attempt in evaluation and {there:.1f} in training"
+    return ""
+
+
+def _growth(name: str, training: AttemptCost, evaluation: AttemptCost) -> float:
+    here, there = getattr(evaluation, name), getattr(training, name)
+    return here / there if there else 1.0
+
+
+def _asked_alone(training: AttemptCost, evaluation: AttemptCost) -> list[str]:
+    """Return the sampling settings that calls asked for in evaluation alone; the record of training has no seeds."""
+    given = {f"temperature={value:g}" for value in training.temperatures}
+    asked = {*evaluation.asked_sampling, *evaluation.other_sampling} - {"seed"}
+    return sorted(asked - given - {*training.other_sampling})
+
+
 def cost_flags(cost: ArmCost, baseline: ArmCost) -> tuple[str, ...]:
     """Return warnings about an arm's cost for comparisons with the baseline: one clause each."""
     flags: list[str] = []
@@ -200,9 +250,17 @@ def cost_flags(cost: ArmCost, baseline: ArmCost) -> tuple[str, ...]:
         share = cost.evaluation.model_share
         if share is not None and share < NOT_FROM_MODEL_BELOW:
             flags.append(f"its replies do not come from the model: {_percent(share)} of their characters")
+        flags += _overruled(cost.evaluation)
         if cost.training is not None:
             flags += _profile(cost.training, cost.evaluation)
     return tuple(flags)
+
+
+def _overruled(evaluation: AttemptCost) -> list[str]:
+    if not evaluation.overruled:
+        return []
+    asked = ", ".join(evaluation.asked_sampling)
+    return [f"{evaluation.overruled} calls of its scores asked for {asked} and were sampled as those of all arms"]
 
 
 def _mean(costs: Sequence[AttemptCost]) -> AttemptCost | None:
@@ -228,17 +286,16 @@ def _mean(costs: Sequence[AttemptCost]) -> AttemptCost | None:
         broken=sum(cost.broken for cost in costs),
         repeated=sum(cost.repeated for cost in costs),
         bounded=sum(cost.bounded for cost in costs),
+        overruled=sum(cost.overruled for cost in costs),
+        asked_sampling=tuple(sorted({name for cost in costs for name in cost.asked_sampling})),
     )
 
 
 def _spends_more(own: AttemptCost, other: AttemptCost) -> list[str]:
     """Return warnings where an attempt costs more than one of the baseline."""
     flags: list[str] = []
-    for name, least, said in (
-        ("calls", MORE_CALLS, "calls"),
-        ("prompt_tokens", MORE_TOKENS, "prompt tokens"),
-        ("sampled_tokens", MORE_TOKENS, "sampled tokens"),
-    ):
+    for name, said in PROFILE:
+        least = MORE_CALLS if name == "calls" else MORE_TOKENS
         mine, theirs = getattr(own, name), getattr(other, name)
         least *= _for_chance(name, own, other)
         if mine and not theirs:
@@ -256,7 +313,9 @@ def _profile(training: AttemptCost, evaluation: AttemptCost) -> list[str]:
         flags.append(f"samples at {here} in evaluation and at {there} in training")
     if alone := sorted({*evaluation.other_sampling} - {*training.other_sampling}):
         flags.append(f"samples with {', '.join(alone)} in evaluation alone")
-    for name, said in (("calls", "calls"), ("prompt_tokens", "prompt tokens"), ("sampled_tokens", "sampled tokens")):
+    if alone := sorted({*_asked_alone(training, evaluation)} - {*evaluation.other_sampling}):
+        flags.append(f"asks for {', '.join(alone)} in evaluation alone")
+    for name, said in PROFILE:
         here, there = getattr(evaluation, name), getattr(training, name)
         if max(here, there) > OTHER_PROFILE * _for_chance(name, evaluation, training) * min(here, there):
             flags.append(f"{here:.1f} {said} an attempt in evaluation and {there:.1f} in training")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TypeVar
 
-from experiments_db import EvaluationSummary, ExperimentStatus, ExperimentStore, RunStatus
+from experiments_db import EvaluationSummary, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
 from researcher.charter import Charter, JudgedBy
 from researcher.judge import Runs, evaluation_noise, worst_score
 from researcher.judge.learning_curves import (
@@ -21,9 +21,11 @@ from researcher.judge.learning_curves import (
     steps_to,
 )
 from researcher.judge.samples import ScoredRun
-from researcher.phases import AUTHORSHIP, BASE, FINAL, MANIPULATION, TEST
+from researcher.phases import AUTHORSHIP, BASE, COST, FINAL, MANIPULATION, TEST
 from researcher.plan import Plan
-from researcher.record.log import DISQUALIFIED, plan_from_json
+from researcher.player import agent_of, plays_its_own
+from researcher.record.costs import ArmCost, cost_from_json, mean_cost, why_not_as_trained
+from researcher.record.log import DISQUALIFIED, charter_from_json, plan_from_json
 from researcher.record.runs import Trial, TrialState, list_all_trials
 
 T = TypeVar("T")
@@ -270,15 +272,12 @@ def find_excluded(store: ExperimentStore, study_id: str, until: int | None = Non
         is_by_then = until is None or review.iteration <= until
         if review.is_withdrawn and is_by_then and review.experiment_id in names:
             excluded.setdefault(names[review.experiment_id], f"withdrawn after a review: {review.response}")
-    return {**_find_out_by_scores(store, study_id, until), **excluded}
+    runs = _planned_runs(store, study_id, until)
+    return {**_find_not_as_trained(store, study_id, runs), **_find_out_by_scores(store, runs), **excluded}
 
 
-def _find_out_by_scores(store: ExperimentStore, study_id: str, until: int | None) -> dict[str, str]:
-    """Return the arms that their final scores show to be out.
-
-    A score may be one of the arm's code, and not of the model. Too few transcripts of an arm may pass its
-    manipulation check, over all its scores.
-    """
+def _planned_runs(store: ExperimentStore, study_id: str, until: int | None) -> dict[str, tuple[Run, Experiment]]:
+    """Return the runs of the plans up to an iteration, by id, each with its arm."""
     arms = {item.id: item for item in store.list_experiments(study_id)}
     plans = [plan_from_json(stored.document) for stored in store.list_plans(study_id)]
     planned = {
@@ -288,15 +287,54 @@ def _find_out_by_scores(store: ExperimentStore, study_id: str, until: int | None
         for arm in plan.arms
         for seed in plan.seeds
     }
-    runs = {
-        run.id: arm
+    return {
+        run.id: (run, arm)
         for run in store.list_runs(study_id=study_id)
         if (arm := arms.get(run.experiment_id)) and (arm.name, run.seed, run.rung) in planned
     }
+
+
+def _find_not_as_trained(
+    store: ExperimentStore, study_id: str, runs: Mapping[str, tuple[Run, Experiment]]
+) -> dict[str, str]:
+    """Return the arms whose own agent does more in evaluation than in training, of any one run.
+
+    The baseline stays in, because all others are compared with it.
+    """
+    stored = store.find_charter(study_id)
+    if stored is None or not plays_its_own(charter_from_json(stored.document), FINAL):
+        return {}
+    scores = {item.run_id: item for item in store.list_evaluations(run_ids=list(runs), phase=FINAL)}
+    costs = {
+        run_id: ArmCost(
+            None if run.training_cost is None else cost_from_json(run.training_cost),
+            None if (cost := scores[run_id].details.get(COST)) is None else cost_from_json(cost),
+        )
+        for run_id, (run, _) in runs.items()
+        if run_id in scores
+    }
+    usual = mean_cost(costs[run_id] for run_id, (_, arm) in runs.items() if run_id in costs and arm.is_baseline)
+    out: dict[str, str] = {}
+    for run_id, cost in costs.items():
+        _, arm = runs[run_id]
+        if not arm.is_baseline and not agent_of(arm).is_plain:
+            has_same_tasks = arm.train_environment is None
+            if why := why_not_as_trained(cost, usual, has_same_tasks=has_same_tasks):
+                out.setdefault(arm.name, why)
+    return out
+
+
+def _find_out_by_scores(store: ExperimentStore, runs: Mapping[str, tuple[Run, Experiment]]) -> dict[str, str]:
+    """Return the arms that their final scores show to be out.
+
+    A score may be one of the arm's code, and not of the model. Too few transcripts of an arm may pass its
+    manipulation check, over all its scores.
+    """
+    arms = {arm.id: arm for _, arm in runs.values()}
     out: dict[str, str] = {}
     counts: dict[str, Counter[str]] = {}
     for score in store.list_evaluations(run_ids=list(runs), phase=FINAL):
-        arm = runs[score.run_id]
+        _, arm = runs[score.run_id]
         if problem := score.details.get(AUTHORSHIP, {}).get("problem"):
             out.setdefault(arm.name, problem)
         if arm.manipulation is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
 from hashlib import sha256
@@ -27,6 +27,7 @@ from researcher.errors import StudyNotFound
 from researcher.evaluation.scoring import evaluator_hash
 from researcher.execution.environments import StudyEnvironments
 from researcher.phases import FINAL, TEST, TRAIN_DIGEST
+from researcher.player import agent_for_all, plays_its_own
 from researcher.record.log import charter_from_json, plan_from_json
 from researcher.record.runs import cost_of, job_of_run, list_all_trials
 from researcher.record.seal import Progress
@@ -250,17 +251,19 @@ def _compare_digests(record: StudyRecord, judged: Environment, environments: Stu
 
 def _check_measurements(record: StudyRecord, environment: Environment) -> RecordCheck:
     """Check that every score was measured on the charter's tasks, in the way that this version measures."""
-    exploring = {run.id for run in record.runs.values() if run.rung}
-    check = RecordCheck("measurements", len(record.evaluations), list(_unlike(record.evaluations, exploring)))
+    check = RecordCheck("measurements", len(record.evaluations), list(_unlike(record)))
     others = 0
-    hashes: dict[tuple[str, bool], str] = {}
+    shared = agent_for_all(record.experiments.values())
+    hashes: dict[Way, str] = {}
     for item in record.evaluations:
         if record.runs[item.run_id].environment.get("swarm") != swarm.__version__:
             others += 1
             continue
-        way = item.split, item.run_id in exploring
+        way = _way_of(record, item)
         if way not in hashes:
-            hashes[way] = evaluator_hash(record.charter, environment, item.split, explores=way[1])
+            split, explores, is_shared = way
+            player = shared if is_shared else None
+            hashes[way] = evaluator_hash(record.charter, environment, split, explores=explores, shared=player)
         if item.evaluator_hash != hashes[way]:
             text = f"{item.run_id}: its {item.phase} score was measured on other tasks, or in another way"
             check.mismatches.append(text)
@@ -269,11 +272,18 @@ def _check_measurements(record: StudyRecord, environment: Environment) -> Record
     return check
 
 
-def _unlike(evaluations: Sequence[DetailedEvaluation], exploring: Collection[str]) -> Iterator[str]:
-    first: dict[tuple[str, bool], str] = {}
-    for item in evaluations:
-        way = item.split, item.run_id in exploring
-        if first.setdefault(way, item.evaluator_hash) != item.evaluator_hash:
+Way = tuple[str, bool, bool]
+"""The way of measuring a score: the split, whether the run explores, and whether one agent plays for all arms."""
+
+
+def _way_of(record: StudyRecord, item: DetailedEvaluation) -> Way:
+    return item.split, bool(record.runs[item.run_id].rung), not plays_its_own(record.charter, item.phase)
+
+
+def _unlike(record: StudyRecord) -> Iterator[str]:
+    first: dict[Way, str] = {}
+    for item in record.evaluations:
+        if first.setdefault(_way_of(record, item), item.evaluator_hash) != item.evaluator_hash:
             yield f"{item.run_id}: its {item.phase} score was measured in another way than the first on {item.split}"
 
 

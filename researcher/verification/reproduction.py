@@ -112,7 +112,7 @@ def reproduce(
     """
     run = store.get_run(run_id)
     record = _Record(store, run, home)
-    sandbox = choose_sandbox(unsafe_no_sandbox) if record.experiment.author is Author.LANGUAGE_MODEL else None
+    sandbox = choose_sandbox(unsafe_no_sandbox) if record.is_foreign else None
     folder = (home / "reproductions" / run_id).resolve()
     if folder.exists():
         shutil.rmtree(folder)
@@ -150,6 +150,12 @@ class _Record(StudyRecord):
             raise ResearchError(
                 f"run {run.id} starts from {model}, which is not there: it was removed, or lies elsewhere"
             )
+
+    @property
+    def is_foreign(self) -> bool:
+        """True if a language model wrote the program of the arm, or that of the baseline, which may play its scores."""
+        arms = (item for item in self.experiments.values() if item.is_baseline or item.id == self.experiment.id)
+        return any(item.author is Author.LANGUAGE_MODEL for item in arms)
 
     @property
     def steps(self) -> int:
@@ -196,12 +202,27 @@ class _Repeat:
         return self.store.update_run(run.id, status=RunStatus.FINISHED)
 
     def _prepare_rows(self) -> tuple[Experiment, Run]:
-        """Create the study, its charter and the arm in the repeat's own database."""
+        """Create the study, its charter, the baseline and the arm in the repeat's own database.
+
+        The baseline's agent may play the scores of the arm.
+        """
         known = self.record.experiment
         study = self.store.create_study(self.record.study.topic, planner=self.record.study.planner)
         self.store.freeze_charter(study.id, dict(self.record.stored_charter.document))
-        experiment = self.store.create_experiment(
-            study.id,
+        others = self.record.store.list_experiments(self.record.study.id)
+        for other in others:
+            if other.is_baseline and other.id != known.id:
+                self._create(study.id, other)
+        experiment = self._create(study.id, known)
+        seed, rung = self.record.run.seed, self.record.run.rung
+        # A run that went on from a checkpoint is repeated from the start.
+        job = job_of(study.id, experiment, seed, 1, rung)
+        run = self.store.claim_run(experiment.id, seed, study.id, rung=rung, job=job)
+        return experiment, self.store.update_run(run.id, status=RunStatus.LAUNCHING)
+
+    def _create(self, study_id: str, known: Experiment) -> Experiment:
+        return self.store.create_experiment(
+            study_id,
             known.name,
             factors=known.factors,
             job=known.job,
@@ -210,11 +231,6 @@ class _Repeat:
             author=known.author,
             is_baseline=known.is_baseline,
         )
-        seed, rung = self.record.run.seed, self.record.run.rung
-        # A run that went on from a checkpoint is repeated from the start.
-        job = job_of(study.id, experiment, seed, 1, rung)
-        run = self.store.claim_run(experiment.id, seed, study.id, rung=rung, job=job)
-        return experiment, self.store.update_run(run.id, status=RunStatus.LAUNCHING)
 
     def _end_as_the_record(self, url: str, run: Run) -> Run:
         """Shorten the repeat to the steps of the record if that run was ended early."""

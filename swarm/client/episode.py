@@ -109,13 +109,16 @@ class EpisodeSampling(TypedDict, total=False):
     A call without a `seed` gets one that is derived from `sampling_seed` and the number of the call, so that a repeated
     attempt draws the same tokens. A call without a temperature is sampled at `temperature`. `max_calls` limits the
     completions of the episode, `max_tokens` its sampled tokens. The server refuses a call beyond them with
-    AttemptLimit, and cuts the last completion at the token limit.
+    AttemptLimit, and cuts the last completion at the token limit. With `fixed_sampling`, which is for eval episodes,
+    calls cannot ask for another seed, another temperature or other sampling: the server counts and names what they ask
+    for in vain.
     """
 
     sampling_seed: int | None
     temperature: float | None
     max_calls: int | None
     max_tokens: int | None
+    fixed_sampling: bool
 
 
 class EpisodeOptions(EpisodeSampling, total=False):

@@ -96,7 +96,8 @@ class ClientCalls(ServerCalls):
         Afterwards it raises RolloutPaused, EngineNotReady or ServerUnreachable. It raises TrainingComplete after the
         last step, and FailedEngine as soon as the engine has failed.
 
-        `sampling` takes `sampling_seed`, `temperature`, `max_calls` and `max_tokens`; EpisodeSampling explains them.
+        `sampling` takes `sampling_seed`, `temperature`, `max_calls`, `max_tokens` and `fixed_sampling`; EpisodeSampling
+        explains them.
         """
         task_id, source = name_task(task_id, data_source)
         max_wait_s = max(0.0, min(MAX_WAIT_S, wait_timeout))

@@ -4,6 +4,7 @@ from swarm.ledger.evaluations import EvaluationReport as EvaluationReport
 from swarm.ledger.integrity.openings import LOST_EPISODES as LOST_EPISODES
 from swarm.ledger.integrity.openings import RecordLoss as RecordLoss
 from swarm.ledger.ledger import Ledger as Ledger
+from swarm.ledger.rows import MAX_SETTINGS as MAX_SETTINGS
 from swarm.ledger.rows import NO_USE as NO_USE
 from swarm.ledger.rows import AuditRow as AuditRow
 from swarm.ledger.rows import BatchRow as BatchRow

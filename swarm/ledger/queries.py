@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 
@@ -302,21 +303,24 @@ def job_use(connection: sqlite3.Connection, episode_type: EpisodeType) -> JobUse
     total = connection.execute(
         "SELECT count(*) AS episodes, total(calls) AS calls, total(prompt_tokens) AS prompt_tokens,"
         " total(sampled_tokens) AS sampled_tokens, total(system_failures) AS system_failures,"
-        " total(is_limited) AS limited, total(system_failures > 0) AS faulty,"
+        " total(overruled) AS overruled, total(is_limited) AS limited, total(system_failures > 0) AS faulty,"
         f" total(max(0, ended_at - begun_at)) AS seconds, avg(model_share) AS model_share {_ENDED}",
         kind,
     ).fetchone()
     settings = connection.execute(f"SELECT DISTINCT sampling {_ENDED}", kind)
     sampling = tuple(dict.fromkeys(each for row in settings for each in to_sampling(row["sampling"])))
+    asked = connection.execute(f"SELECT DISTINCT asked {_ENDED} AND asked != '[]'", kind)
+    named = tuple(dict.fromkeys(each for row in asked for each in json.loads(row["asked"])))
     unrewarded = connection.execute(
         f"SELECT coalesce(outcome, state) AS outcome, count(*) AS n {_ENDED} AND reward IS NULL"
         " GROUP BY 1 ORDER BY n DESC, 1 LIMIT ?",
         (*kind, MAX_FAILURE_REASONS),
     )
-    counts = {name: int(total[name]) for name in ("calls", "prompt_tokens", "sampled_tokens", "system_failures")}
+    counted = ("calls", "prompt_tokens", "sampled_tokens", "system_failures", "overruled")
+    counts = {name: int(total[name]) for name in counted}
     return JobUse(
         total["episodes"],
-        ModelUse(**counts, sampling=sampling, is_limited=total["limited"] > 0),
+        ModelUse(**counts, sampling=sampling, is_limited=total["limited"] > 0, asked=named),
         total["seconds"],
         int(total["limited"]),
         int(total["faulty"]),

@@ -113,7 +113,11 @@ _RESHAPING = (
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """The inference of an episode, or of a part of it. `calls` are completions, `sampling` their distinct settings."""
+    """The inference of an episode, or of a part of it.
+
+    `calls` are completions, `sampling` their distinct settings. `overruled` counts completions whose call asked for
+    other sampling than the begin of the episode had fixed, and `asked` are those settings.
+    """
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -121,6 +125,8 @@ class ModelUse:
     sampling: tuple[SamplingSettings, ...] = ()
     is_limited: bool = False
     system_failures: int = 0
+    overruled: int = 0
+    asked: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, params: SamplingParams, prompt_tokens: int, sampled_tokens: int) -> ModelUse:
@@ -135,6 +141,8 @@ class ModelUse:
             tuple(dict.fromkeys((*self.sampling, *other.sampling)))[:MAX_SETTINGS],
             self.is_limited or other.is_limited,
             self.system_failures + other.system_failures,
+            self.overruled + other.overruled,
+            tuple(dict.fromkeys((*self.asked, *other.asked)))[:MAX_SETTINGS],
         )
 
 
@@ -169,9 +177,9 @@ class EpisodeRow:
 
     `batch_group` tells the groups of its batch apart. An episode that `is_greedy` is sampled at temperature 0.
 
-    Its calls are sampled with `sampling_seed` and `temperature`, within the limits `max_calls` and `max_tokens`. `use`
-    is the recorded use of the model by its calls. `model_share` is the share of its graded replies that the model
-    wrote.
+    Its calls are sampled with `sampling_seed` and `temperature`, within the limits `max_calls` and `max_tokens`. With
+    `fixed_sampling` they cannot ask for other sampling. `use` is the recorded use of the model by its calls.
+    `model_share` is the share of its graded replies that the model wrote.
 
     `transaction_sha256` is the hex digest of the transaction that ends it together with episodes of other servers.
     `inquiry_url` is where to ask for the decision on that transaction, its secret included. It is None if this episode
@@ -211,6 +219,7 @@ class EpisodeRow:
     temperature: float | None = None
     max_calls: int | None = None
     max_tokens: int | None = None
+    fixed_sampling: bool = False
     use: ModelUse = NO_USE
     model_share: float | None = None
     job_id: int | None = field(default=None, compare=False)

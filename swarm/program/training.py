@@ -35,7 +35,9 @@ from swarm.tasks.base import Split
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
 EVAL_TEMPERATURE = 1.0
-"""Fixed, whatever temperature a job trains with, so that scores compare the policy itself. An agent may set another."""
+"""Fixed, whatever temperature a job trains with, so that scores compare the policy itself.
+
+An agent may set another, unless the score has fixed sampling."""
 MAX_FAILED_SHARE = 0.9
 IDLE_S = 240.0
 """The least idle timeout of an attempt of a score. A slow environment gets a longer one."""
@@ -172,6 +174,7 @@ def measure(
     seed: int | None = None,
     attempt_calls: int | None = None,
     attempt_tokens: int | None = None,
+    fixed_sampling: bool = False,
     wait_timeout: float = DEFAULT_WAIT_S,
     on_attempt: Callable[[Task, Credentials], None] | None = None,
     on_end: Callable[[EndedAttempt], None] | None = None,
@@ -181,8 +184,10 @@ def measure(
     The tasks are the `episodes` of the split after the first `skip`. The program's own reward is not used. An attempt
     that fails because of the program scores `worst`. An attempt that fails because of the system is repeated. `seed`
     fixes the sampling seeds of all attempts. `attempt_calls` and `attempt_tokens` limit the model calls and the sampled
-    tokens of each. `on_attempt` is called from the thread of each attempt when it begins, and `on_end` when it has
-    ended. With a team, the weight versions are those of the first role.
+    tokens of each. With `fixed_sampling` the program cannot ask for other sampling.
+
+    `on_attempt` is called from the thread of each attempt when it begins, and `on_end` when it has ended. With a team,
+    the weight versions are those of the first role.
     """
     clients = clients_of(servers)
     (name, first), *others = clients.items()
@@ -191,7 +196,12 @@ def measure(
     by_id = {each.task.task_id: each for each in items}
     watches = {role: ServerWatch(client) for role, client in clients.items()}
     # The limits and the temperature go to the server, because the program must not see that it is evaluated.
-    sampling = EpisodeSampling(temperature=EVAL_TEMPERATURE, max_calls=attempt_calls, max_tokens=attempt_tokens)
+    sampling = EpisodeSampling(
+        temperature=EVAL_TEMPERATURE,
+        max_calls=attempt_calls,
+        max_tokens=attempt_tokens,
+        fixed_sampling=fixed_sampling,
+    )
     with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
         player = _Player.of(program, environment, http, clients)
 

@@ -16,6 +16,7 @@ from swarm.job import TrainJob
 from swarm.ledger import Ledger
 from swarm.rollout.deduplication import CallIdentity, Closed, Completion, LogicalCall, Opened, Piece
 from swarm.rollout.episodes import Episodes, RunningEpisode
+from swarm.rollout.fixed_sampling import RESHAPING, find_overruled, fix_sampling
 from swarm.rollout.model_request import Conversation, ModelRequest, RawPrompt, SamplingDefaults
 from swarm.rollout.usage import OpenCompletion, call_seed
 from swarm.rollout.waiting_sampler import Crowded, Draft, WaitingSampler
@@ -33,12 +34,6 @@ MAX_COMPLETIONS = 128
 
 RAW_ROLE = "prompt"
 """The role of the one message that represents a prompt without a template."""
-
-_UNTRAINABLE = (
-    "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias",
-    "min_tokens",
-)  # fmt: skip
-"""Sampling parameters that change the distribution in a way that the loss does not model."""
 
 
 @dataclass(slots=True)
@@ -148,6 +143,12 @@ class ModelService:
             stop_token_ids=self.codec.stop_token_ids,
         )
 
+    def find_overruled(self, episode: RunningEpisode, request: ModelRequest) -> dict[str, str]:
+        """Return the sampling settings of a call that have no effect, because the begin of its episode fixed them."""
+        if not episode.row.fixed_sampling:
+            return {}
+        return find_overruled(request.params, self.defaults(episode).temperature)
+
     def call(
         self, episode: RunningEpisode, request: ModelRequest, identity: CallIdentity, *, is_streamed: bool
     ) -> LogicalCall:
@@ -176,6 +177,10 @@ class ModelService:
             request = replace(request, params=replace(request.params, temperature=0.0))
         if episode.episode_type is EpisodeType.TRAIN:
             _refuse_untrainable(request.params)
+        overruled = self.find_overruled(episode, request)
+        if episode.row.fixed_sampling:
+            temperature = self.defaults(episode).temperature
+            request = replace(request, params=fix_sampling(request.params, temperature))
         asked_tokens = request.params.max_tokens
         params = episode.meter.admit(request.params, count)
         if episode.row.sampling_seed is not None and params.seed is None:
@@ -184,6 +189,7 @@ class ModelService:
         asked = [prompt for prompt in request.prompts for _ in range(request.choices)]
         choices = [self._choice(episode, request, index, prompt, asked_tokens) for index, prompt in enumerate(asked)]
         episode.meter.begin(choice.use for choice in choices)
+        episode.meter.overrule(overruled.values(), count)
         episode.calls_in_flight += len(choices)
         episode.touch()
         return choices
@@ -391,6 +397,6 @@ def _refuse_untrainable(params: SamplingParams) -> None:
 
     The loss assumes tokens drawn from the tempered distribution, restricted by a grammar at most.
     """
-    for name in _UNTRAINABLE:
+    for name in RESHAPING:
         if getattr(params, name) != getattr(NEUTRAL, name):
             raise UnknownParameter(f"{name} is not supported in train episodes: use an eval episode", param=name)

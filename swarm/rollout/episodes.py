@@ -62,6 +62,7 @@ CLOSED_TOGETHER = 500
 
 _SAME_BEGIN = (
     "client_id", "episode_type", "data_source", "task_id", "sampling_seed", "temperature", "max_calls", "max_tokens",
+    "fixed_sampling",
 )  # fmt: skip
 """The fields that a repeated begin request must repeat unchanged."""
 

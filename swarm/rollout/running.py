@@ -271,6 +271,7 @@ def new_row(request: BeginEpisodeRequest, digest: str, timeout_s: float, *, is_g
         temperature=request.temperature,
         max_calls=request.max_calls,
         max_tokens=request.max_tokens,
+        fixed_sampling=request.fixed_sampling,
     )
 
 

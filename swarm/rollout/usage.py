@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from swarm.errors import AttemptLimit
-from swarm.ledger import NO_USE, EpisodeRow, ModelUse
+from swarm.ledger import MAX_SETTINGS, NO_USE, EpisodeRow, ModelUse
 from swarm.types import SamplingParams
 
 
@@ -46,7 +46,8 @@ class OpenCompletion:
 class UsageMeter:
     """Use of one episode's model against its limits. Use it from one event loop.
 
-    `calls` and `tokens` count what was sampled.
+    `calls` and `tokens` count what was sampled. `overruled` counts completions whose call asked for other sampling than
+    the begin of the episode had fixed.
 
     The ledger counts recorded use. The meter counts the rest, until the end of the episode records that too.
     """
@@ -57,6 +58,8 @@ class UsageMeter:
     tokens: int = 0
     system_failures: int = 0
     is_limited: bool = False
+    overruled: int = 0
+    _asked: dict[str, None] = field(default_factory=dict[str, None])
     _open: set[OpenCompletion] = field(default_factory=set[OpenCompletion])
     _unrecorded: ModelUse = NO_USE
 
@@ -85,6 +88,12 @@ class UsageMeter:
     def begin(self, completions: Iterable[OpenCompletion]) -> None:
         self._open.update(completions)
 
+    def overrule(self, asked: Iterable[str], completions: int) -> None:
+        """Note the sampling settings that a call asked for in vain."""
+        if names := dict.fromkeys(asked):
+            self.overruled += completions
+            self._asked.update(names)
+
     def settle(self, completions: Sequence[OpenCompletion], recorded: Iterable[OpenCompletion]) -> None:
         """Count the use of completions that are over.
 
@@ -105,7 +114,13 @@ class UsageMeter:
     @property
     def unrecorded(self) -> ModelUse:
         """Use that the ledger does not know of, with that of running completions."""
-        use = replace(self._unrecorded, is_limited=self.is_limited, system_failures=self.system_failures)
+        use = replace(
+            self._unrecorded,
+            is_limited=self.is_limited,
+            system_failures=self.system_failures,
+            overruled=self.overruled,
+            asked=tuple(self._asked)[:MAX_SETTINGS],
+        )
         for each in self._open:
             if not each.handed_over:
                 use += each.use

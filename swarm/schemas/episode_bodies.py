@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from swarm.sampling_limits import Temperature
 from swarm.schemas.base import Body, EpisodeState, Identifier, NamedRewards, Reward
@@ -27,7 +27,9 @@ class BeginEpisodeRequest(Body):
 
     A model call without a `seed` gets one from `sampling_seed` and the number of the call. A call without a temperature
     is sampled at `temperature`, by default that of the job. `max_calls` and `max_tokens` limit the completions and the
-    sampled tokens of the whole episode.
+    sampled tokens of the whole episode. With `fixed_sampling`, a call of an eval episode cannot ask for another
+    temperature or seed, nor for anything else that changes the distribution: what it asks for has no effect and is
+    counted.
     """
 
     begin_secret: Secret | None = None
@@ -42,6 +44,13 @@ class BeginEpisodeRequest(Body):
     temperature: Temperature | None = Field(default=None, ge=0, le=2)
     max_calls: int | None = Field(default=None, ge=1, lt=2**31)
     max_tokens: int | None = Field(default=None, ge=1, lt=2**31)
+    fixed_sampling: bool = False
+
+    @model_validator(mode="after")
+    def _fixes_no_training(self) -> Self:
+        if self.fixed_sampling and self.episode_type is EpisodeType.TRAIN:
+            raise ValueError("fixed_sampling is for eval episodes: a train episode trains on what its agent asked for")
+        return self
 
 
 class BeginEpisodeResponse(Body):
@@ -128,6 +137,8 @@ class _Usage(Body):
     top_k: list[int] = Field(default_factory=list[int])
     other_sampling: list[str] = Field(default_factory=list[str])
     system_failures: int = 0
+    overruled: int = 0
+    asked_sampling: list[str] = Field(default_factory=list[str])
 
 
 class EpisodeUsage(_Usage):
@@ -138,7 +149,8 @@ class EpisodeUsage(_Usage):
     last two without neutral values. `other_sampling` names other settings that changed the distribution, such as
     `min_p=0.5`. `seconds` is the time from begin to end, null before the end. `limited` is true if a limit of the
     episode refused or shortened a call. `system_failures` counts model calls that failed through the server's own
-    fault, and restarts of the server during the episode.
+    fault, and restarts of the server during the episode. `overruled` counts completions whose call asked for other
+    sampling than the begin of the episode had fixed, and `asked_sampling` names what they asked for.
     """
 
     seconds: float | None = None
@@ -228,8 +240,8 @@ class EpisodeView(Body):
     """One episode as the server knows it. Times are seconds since the epoch.
 
     `outcome` is the reason why it was dropped. `job_id` identifies the job under which it was begun, as in the event
-    `job.started`. `sampling_seed`, `temperature` and the limits are those of its begin. `usage` and `model_share` are
-    those of the answer to its end.
+    `job.started`. `sampling_seed`, `temperature`, `fixed_sampling` and the limits are those of its begin. `usage` and
+    `model_share` are those of the answer to its end.
     """
 
     episode_id: str
@@ -255,6 +267,7 @@ class EpisodeView(Body):
     temperature: float | None = None
     max_calls: int | None = None
     max_tokens: int | None = None
+    fixed_sampling: bool = False
     usage: EpisodeUsage = Field(default_factory=EpisodeUsage)
     model_share: float | None = None
 

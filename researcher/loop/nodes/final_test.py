@@ -70,7 +70,8 @@ def _unscored(deps: Deps, charter: Charter, arms: list[str]) -> list[Run]:
     trials = (trial for trial in list_all_trials(deps.store, deps.study_id) if not trial.rung)
     runs = [trial.finished for trial in trials if trial.experiment.name in arms]
     finished = [run for run in runs if run is not None]
-    unscored = [run for run in finished if deps.store.find_evaluation(run.id, TEST, charter.test_split) is None]
+    evaluator = deps.evaluator()
+    unscored = [run for run in finished if not evaluator.is_scored(run, TEST, charter.test_split)]
     pruned = [run for run in unscored if run.external_ids.get("checkpoint") in run.external_ids.get(PRUNED, ())]
     if pruned:
         names = ", ".join(run.id for run in pruned)

@@ -54,6 +54,8 @@ def _counts(use: ModelUse) -> dict[str, Any]:
         "prompt_tokens": use.prompt_tokens,
         "sampled_tokens": use.sampled_tokens,
         "system_failures": use.system_failures,
+        "overruled": use.overruled,
+        "asked_sampling": sorted(use.asked),
         "temperatures": sorted({each.temperature for each in use.sampling}),
         "top_p": sorted(value for name, value in others if name == "top_p"),
         "top_k": sorted(int(value) for name, value in others if name == "top_k"),

@@ -132,6 +132,7 @@ async def answer(request: Request, served: Served, dialect: Dialect[Asked]) -> R
     ignored = asked.ignored_fields
     if episode.row.is_greedy and asked.call.params.temperature:
         ignored = (*ignored, "temperature")
+    ignored = (*ignored, *service.find_overruled(episode, asked.call))
     headers = report_ignored(asked.call.model, ignored, service)
     identity = await _identity(request, dialect.path)
     call = service.call(episode, asked.call, identity, is_streamed=asked.stream)

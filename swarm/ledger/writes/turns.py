@@ -67,9 +67,13 @@ def add_use(connection: sqlite3.Connection, episode_id: str, use: ModelUse) -> N
         return
     known = connection.execute(
         "UPDATE episodes SET calls = calls + ?, prompt_tokens = prompt_tokens + ?, sampled_tokens = sampled_tokens + ?,"
-        " is_limited = max(is_limited, ?), system_failures = system_failures + ?"
+        " is_limited = max(is_limited, ?), system_failures = system_failures + ?, overruled = overruled + ?,"
+        " asked = iif(asked = '[]', ?, asked)"
         " WHERE episode_id = ? AND state = 'running' RETURNING sampling",
-        (use.calls, use.prompt_tokens, use.sampled_tokens, use.is_limited, use.system_failures, episode_id),
+        (
+            *(use.calls, use.prompt_tokens, use.sampled_tokens, use.is_limited, use.system_failures, use.overruled),
+            *(to_json(use.asked), episode_id),
+        ),
     ).fetchone()
     if known is not None:
         add_sampling(connection, episode_id, to_sampling(known["sampling"]), use.sampling)

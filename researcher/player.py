@@ -1,0 +1,84 @@
+"""The agent that plays the attempts of a score: that of the run's arm, or one agent for all arms."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+from experiments_db import Author, Experiment
+from prompts import load
+from researcher.charter import Charter
+from researcher.phases import PLAIN_AGENT
+from researcher.program_code import ProgramCode
+
+_OF_TRAINING = frozenset({"reward", "schedule"})
+"""The functions of a program that take no part in a score."""
+SAMPLING = frozenset({"temperature"})
+"""The settings of a job by which its agents sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """An agent: the program that has it, and whether this package wrote that program."""
+
+    code: str
+    is_trusted: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the model alone answers."""
+        return self.code == load("program")
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.code.encode()).hexdigest()
+
+
+def agent_of(experiment: Experiment) -> Player:
+    """Return the agent of an arm: the plain one if its program has none."""
+    if not ProgramCode(experiment.program_code).may_have("agent"):
+        return Player(load("program"), is_trusted=True)
+    return Player(experiment.program_code, is_trusted=experiment.author is Author.PACKAGE)
+
+
+def agent_for_all(experiments: Iterable[Experiment]) -> Player:
+    """Return the agent with which any weights of a study can be scored: that of the baseline, or else the plain one."""
+    baseline = next((item for item in experiments if item.is_baseline), None)
+    return Player(load("program"), is_trusted=True) if baseline is None else agent_of(baseline)
+
+
+def plays_its_own(charter: Charter, phase: str) -> bool:
+    """Return whether a score of this phase is played by the agent of the run's arm.
+
+    Where a study asks how to train, one agent plays for all arms, so that a score compares weights alone.
+    """
+    return charter.asks.scope.asks_agents and phase not in PLAIN_AGENT.values()
+
+
+def fixes_sampling(charter: Charter) -> bool:
+    """Return whether all scores are sampled alike, whatever agents ask for.
+
+    Only where sampling itself is a factor of the study may agents differ in it.
+    """
+    named = {*charter.asks.varied, *charter.asks.scope.settings}
+    return not SAMPLING & named
+
+
+def has_other_agent(experiment: Experiment, shared: Player) -> bool:
+    """Return whether an arm has another agent than the one that can play for all arms."""
+    return _agent_code(agent_of(experiment)) != _agent_code(shared)
+
+
+def _agent_code(player: Player) -> str:
+    """Return what a program consists of besides its texts and its functions for training; empty for the plain one."""
+    if player.is_plain:
+        return ""
+    body = [
+        node
+        for node in ast.parse(player.code).body
+        if not (isinstance(node, ast.FunctionDef) and node.name in _OF_TRAINING)
+        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+    ]
+    return ast.dump(ast.Module(body, []))

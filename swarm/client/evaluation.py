@@ -15,6 +15,7 @@ from hashlib import sha256
 
 from swarm.client.client import SwarmClient
 from swarm.client.episode import DEFAULT_WAIT_S, EpisodeSampling, OpenEpisode
+from swarm.client.fault_log import FaultLog
 from swarm.client.heartbeat import BEATS_PER_LEASE, DEFAULT_LEASE_S
 from swarm.client.runner import RunAgent, backoff_s
 from swarm.client.transient_errors import is_transient
@@ -98,6 +99,7 @@ def evaluate(
     discard_episode_timeout: float = 240.0,
     wait_timeout: float = DEFAULT_WAIT_S,
     on_interrupt: Callable[[], None] | None = None,
+    faults: FaultLog | None = None,
 ) -> Evaluation:
     """Run the agent in one eval episode for each entry of `tasks`, and return the score.
 
@@ -108,7 +110,7 @@ def evaluate(
 
     `seed` fixes the sampling seed of each attempt before the first one begins. `sampling` holds further sampling
     settings of the episodes. On an interrupt (Ctrl-C), `on_interrupt` is called, which should end the attempts under
-    way. The interrupt is raised when they have ended.
+    way. The interrupt is raised when they have ended. `faults` logs and counts what attempts failed by.
 
     Raises BadRequest if `tasks` is empty, and ServerUnreachable or Unauthorized if the server cannot be asked. Raises
     FailedEngine as soon as the engine has failed.
@@ -116,7 +118,7 @@ def evaluate(
     if not tasks:
         raise BadRequest("nothing to evaluate: give at least one task", param="tasks")
     client.status()
-    run = _Evaluator(client, run_agent, worst, discard_episode_timeout, wait_timeout)
+    run = _Evaluator(client, run_agent, worst, discard_episode_timeout, wait_timeout, faults)
     attempts = list(_draw(tasks, seed, sampling or {}))
     with ThreadPoolExecutor(max(1, min(max_workers, len(tasks))), thread_name_prefix="eval") as pool:
         try:
@@ -170,8 +172,10 @@ class _Evaluator:
         worst: float | None,
         discard_episode_timeout: float,
         wait_timeout: float,
+        faults: FaultLog | None,
     ) -> None:
         self._client = client
+        self._faults = faults
         self._run_agent = run_agent
         self._worst = worst
         self._discard_episode_timeout = discard_episode_timeout
@@ -195,11 +199,11 @@ class _Evaluator:
             except Exception as error:  # noqa: BLE001 - the boundary: a failed attempt is data of the evaluation
                 reason = _in_one_line(error)
                 logger.info("attempt %d at task %s failed: %s", attempt, task.task_id, reason)
-                if not _is_of_the_system(error):
+                if not _is_of_the_system(error) or attempt == MAX_ATTEMPTS:
+                    self._count(task, error)
                     break
-            if attempt < MAX_ATTEMPTS:
-                self.repeats.append(reason)
-                self.stop.wait(backoff_s(attempt))
+            self.repeats.append(reason)
+            self.stop.wait(backoff_s(attempt))
         return EvaluationFailure(task.task_id, reason)
 
     def _score(self, task: Task, sampling: EpisodeSampling) -> _Scored:
@@ -214,6 +218,7 @@ class _Evaluator:
                     if self._worst is None or _is_of_the_system(error):
                         raise
                     broken = _in_one_line(error)
+                    self._count(task, error)
                     episode.output = _worst_output(self._worst, broken)
         except (BadRequest, EpisodeEnded) as error:
             # The agent is at fault if it is silent, or if the server refuses its result, as one that is too large.
@@ -230,6 +235,10 @@ class _Evaluator:
         versions = begun_at if receipt is None else tuple(receipt.weight_versions) or begun_at
         reward, is_success = episode.output.reward, bool(episode.output.is_success)
         return _Scored(task.task_id, reward, is_success, versions, episode.episode_id, receipt, broken)
+
+    def _count(self, task: Task, error: Exception) -> None:
+        if self._faults is not None:
+            self._faults.add(f"the attempt at task {task.task_id}", error)
 
     def _open(self, task: Task, sampling: EpisodeSampling) -> AbstractContextManager[OpenEpisode]:
         return self._client.open_episode(

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar, cast, overload
 
 from swarm.client.client import SwarmClient
 from swarm.client.episode import Attempt, Credentials, abort_reason, current_attempt
+from swarm.client.fault_log import FaultLog
 from swarm.client.throttler import Throttler
 from swarm.client.transient_errors import is_transient
 from swarm.errors import (
@@ -91,6 +92,7 @@ def run_episodes_until_all_complete(
     *,
     num_repeat: int = 1,
     throttler: Throttler | None = None,
+    faults: FaultLog | None = None,
 ) -> EpisodeRuns[Result]: ...
 
 
@@ -104,6 +106,7 @@ def run_episodes_until_all_complete(
     client: SwarmClient,
     num_repeat: int = 1,
     throttler: Throttler | None = None,
+    faults: FaultLog | None = None,
 ) -> EpisodeRuns[WorkflowOutput]: ...
 
 
@@ -116,6 +119,7 @@ def run_episodes_until_all_complete(
     client: SwarmClient | None = None,
     num_repeat: int = 1,
     throttler: Throttler | None = None,
+    faults: FaultLog | None = None,
 ) -> EpisodeRuns[Result]:
     """Run every task `num_repeat` times on a pool of threads, and return the results.
 
@@ -129,8 +133,9 @@ def run_episodes_until_all_complete(
     A function that raises fails only its own attempt, which gets no reward. With `auto_retry` it is called up to 5
     times if the failure is transient: the server did not answer or aborted the episode, or a connection broke. The wait
     for the server to admit an episode is no attempt. The server learns when an attempt has failed for good, and does
-    not wait for it. An interrupt (Ctrl-C) aborts the open episodes and is raised. Raises BadRequest for `max_workers`
-    or `num_repeat` below 1.
+    not wait for it. A failure of many attempts is logged once, with its traceback, and counted; `faults` counts those
+    of several runs together. An interrupt (Ctrl-C) aborts the open episodes and is raised. Raises BadRequest for
+    `max_workers` or `num_repeat` below 1.
     """
     for name, value in (("max_workers", max_workers), ("num_repeat", num_repeat)):
         if value is not None and value < 1:
@@ -138,8 +143,9 @@ def run_episodes_until_all_complete(
     # The overloads ensure that with a client, tasks are Tasks and func is an agent.
     call = func if client is None else cast(Callable[[Item], Result], _in_episodes(client, cast(RunAgent, func)))
     attempts = [task for task in tasks for _ in range(num_repeat)]
-    run = _Run(attempts, call, MAX_ATTEMPTS if auto_retry else 1, throttler)
-    run.work(max_workers or DEFAULT_MAX_WORKERS)
+    with nullcontext(faults) if faults is not None else FaultLog() as log:
+        run = _Run(attempts, call, MAX_ATTEMPTS if auto_retry else 1, throttler, log)
+        run.work(max_workers or DEFAULT_MAX_WORKERS)
     return EpisodeRuns(
         results=tuple(None if isinstance(outcome, EpisodeFailure) else outcome for outcome in run.outcomes),
         failures=tuple(outcome for outcome in run.outcomes if isinstance(outcome, EpisodeFailure)),
@@ -179,6 +185,7 @@ class _Run(Generic[Item, Result]):
         func: Callable[[Item], Result],
         max_attempts: int,
         throttler: Throttler | None,
+        faults: FaultLog,
     ) -> None:
         self.outcomes: list[Result | EpisodeFailure | None] = [None] * len(tasks)
         self.training_complete = False
@@ -186,6 +193,7 @@ class _Run(Generic[Item, Result]):
         self._func = func
         self._max_attempts = max_attempts
         self._throttler = throttler
+        self._faults = faults
         self._positions: Iterator[int] = iter(range(len(tasks)))
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -238,12 +246,12 @@ class _Run(Generic[Item, Result]):
             except TrainingComplete:
                 self.training_complete = True
                 self._stop.set()
-            except Exception as error:  # the boundary: a failure of one task is data of the run
+            except Exception as error:  # noqa: BLE001 - the boundary: a failure of one task is data of the run
                 if self._is_abandoned:
                     return None
                 if self._is_final(error, attempts):
                     attempt.give_up(abort_reason(error))
-                    logger.warning("attempt %d failed after %d call(s)", position, attempts, exc_info=error)
+                    self._faults.add(f"attempt {position} ({attempts} calls)", error)
                     return EpisodeFailure(position, attempts, error)
                 logger.info("attempt %d is repeated: %s", position, error)
                 if isinstance(error, RolloutPaused):

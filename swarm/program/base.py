@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from swarm.environments import Grade, Transcript
-from swarm.environments.user_code import import_file
+from swarm.environments.user_code import Hook, find_hooks
 from swarm.errors import EnvironmentInvalid, ProgramFailure
 from swarm.program.attempts import Model, RecordedSession
 from swarm.types import Message, Task
@@ -42,6 +43,15 @@ def answer_in_turn(task: Task, model: Model, session: RecordedSession) -> None:
         following = session.reply(model.chat(session.transcript, tools=session.tools))
 
 
+@contextmanager
+def named_exits(program: str, function: str) -> Generator[None]:
+    """Raise ProgramFailure if a function of a program ends the process, which would end the training without a word."""
+    try:
+        yield
+    except SystemExit as error:
+        raise ProgramFailure(f"{program}: {function} ends the process (SystemExit: {error.code})") from error
+
+
 def rewards_of(returned: Any, roles: Sequence[str], program: str) -> dict[str, float]:
     """Return the rewards by role from the return value of a reward function.
 
@@ -69,7 +79,11 @@ def _finite(reward: Any, program: str) -> float:
     raise ProgramFailure(f"{program}: reward returned {str(reward)[:40]}: it must be finite")
 
 
-FUNCTIONS = ("agent", "reward", "schedule")
+HOOKS = (
+    Hook("agent", ("task", "model", "session")),
+    Hook("reward", ("task", "transcript", "grade")),
+    Hook("schedule", ("tasks", "progress"), may_yield=True),
+)
 """What a program may define."""
 
 
@@ -83,19 +97,15 @@ def is_program(code: str) -> bool:
             bound.update(alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.Assign):
             bound.update(target.id for target in node.targets if isinstance(target, ast.Name))
-    return not bound.isdisjoint(FUNCTIONS)
+    return not bound.isdisjoint(hook.name for hook in HOOKS)
 
 
 PLAIN = Program("plain", answer_in_turn)
 
 
 def load_program(path: Path) -> Program:
-    """Import a program file. Raises EnvironmentInvalid if that fails, or if it has none of the functions."""
-    module = import_file(path)
-    found: dict[str, Any] = {name: getattr(module, name, None) for name in FUNCTIONS}
-    if not any(found.values()):
+    """Import a program file. Raises EnvironmentInvalid as `find_hooks` does, or if it has none of the functions."""
+    found = find_hooks(path, HOOKS)
+    if not found:
         raise EnvironmentInvalid(f"{path}: it defines no function agent, reward or schedule")
-    for name, function in found.items():
-        if function is not None and not callable(function):
-            raise EnvironmentInvalid(f"{path}: {name} is no function: define it with def")
-    return Program(path.stem, found["agent"] or answer_in_turn, found["reward"], found["schedule"])
+    return Program(path.stem, found.get("agent", answer_in_turn), found.get("reward"), found.get("schedule"))

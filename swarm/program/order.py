@@ -12,7 +12,7 @@ from swarm.environments import Environment, EnvironmentTask
 from swarm.errors import Conflict, EnvironmentInvalid, Forbidden, ProgramFailure
 from swarm.job import TrainJob
 from swarm.processes.child import is_dead
-from swarm.program.base import Program
+from swarm.program.base import Program, named_exits
 from swarm.schemas import TaskCount
 from swarm.tasks.base import Split
 from swarm.types import Task
@@ -95,7 +95,8 @@ class TaskOrder:
             found = sorted(islice(self._open(), number), key=lambda pair: pair[1] == self._num_repeat)
             return [item for item, missing in found for _ in range(missing)]
         offered = {item.task.task_id: (item, missing) for item, missing in islice(self._open(), CHOICE * number)}
-        wanted = self._program.schedule([item.task for item, _ in offered.values()], progress)
+        with named_exits(self._program.name, "schedule"):
+            wanted = self._program.schedule([item.task for item, _ in offered.values()], progress)
         begun = [name for name, (_, missing) in offered.items() if missing < self._num_repeat]
         chosen = dict.fromkeys([*begun, *(task.task_id for task in wanted if task.task_id in offered)])
         if not chosen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -20,11 +20,12 @@ from swarm.client import (
 )
 from swarm.client.episode import DEFAULT_WAIT_S, EpisodeSampling
 from swarm.client.evaluation import attempt_seed
+from swarm.client.fault_log import FaultLog
 from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
 from swarm.errors import EngineFailure, EnvironmentFailure, EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.job import TrainJob
 from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, RecordedSession, model_of, open_session
-from swarm.program.base import PLAIN, Program, answer_in_turn, rewards_of
+from swarm.program.base import PLAIN, Program, answer_in_turn, named_exits, rewards_of
 from swarm.program.faults import ServerWatch, fault_of
 from swarm.program.gates import POLL_S, until_rest
 from swarm.program.limits import reply_limit
@@ -77,6 +78,7 @@ def train(
     gate: Callable[[int], int] | None = None,
     attempt_calls: int | None = None,
     attempt_tokens: int | None = None,
+    faults: FaultLog | None = None,
 ) -> TrainingResult:
     """Run episodes until the job's `total_steps` are done. The server must run that job already.
 
@@ -84,7 +86,7 @@ def train(
     or on none. `job` is that of the first role. The job's seed decides the order of tasks. `gate` gets a number of
     tasks and returns how many of them may run now. It is called while no episode runs, and may take its time
     (gates.py). If it returns 0, the training ends. `attempt_calls` and `attempt_tokens` limit the
-    model calls and the sampled tokens of each attempt.
+    model calls and the sampled tokens of each attempt. `faults` counts the failures of episodes.
 
     Raises EnvironmentInvalid if the job has no `total_steps`, and the errors that end a run of the client library. If
     nearly all episodes fail, it raises EnvironmentFailure, EngineFailure or ProgramFailure, depending on the cause.
@@ -100,7 +102,10 @@ def train(
     watch = ServerWatch(first)
     failures = 0
     sampling = EpisodeSampling(max_calls=attempt_calls, max_tokens=attempt_tokens)
-    with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
+    with (
+        httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http,
+        FaultLog() if faults is None else nullcontext(faults) as log,
+    ):
         while (status := first.status()).step < job.total_steps:
             number = min(order.chunk, _lacking(status, job.total_steps, job.batch_size))
             number = gate(number) if gate else number
@@ -116,7 +121,8 @@ def train(
                 with open_episodes(servers, task, sampling) as episodes:
                     episodes.outputs.update(player.trained(by_id[task.task_id], episodes.credentials))
 
-            runs = run_episodes_until_all_complete([each.task for each in chosen], attempt, max_workers=max_workers)
+            tasks = [each.task for each in chosen]
+            runs = run_episodes_until_all_complete(tasks, attempt, max_workers=max_workers, faults=log)
             failures += len(runs.failures)
             if runs.training_complete:
                 break
@@ -178,6 +184,7 @@ def measure(
     wait_timeout: float = DEFAULT_WAIT_S,
     on_attempt: Callable[[Task, Credentials], None] | None = None,
     on_end: Callable[[EndedAttempt], None] | None = None,
+    faults: FaultLog | None = None,
 ) -> Evaluation:
     """Return the score of the served weights on held-out tasks, by the environment's grades.
 
@@ -186,8 +193,8 @@ def measure(
     fixes the sampling seeds of all attempts. `attempt_calls` and `attempt_tokens` limit the model calls and the sampled
     tokens of each. With `fixed_sampling` the program cannot ask for other sampling.
 
-    `on_attempt` is called from the thread of each attempt when it begins, and `on_end` when it has ended. With a team,
-    the weight versions are those of the first role.
+    `on_attempt` is called from the thread of each attempt when it begins, and `on_end` when it has ended. `faults` logs
+    and counts what attempts failed by. With a team, the weight versions are those of the first role.
     """
     clients = clients_of(servers)
     (name, first), *others = clients.items()
@@ -236,6 +243,7 @@ def measure(
             discard_episode_timeout=_idle_limit(environment),
             wait_timeout=wait_timeout,
             on_interrupt=end,
+            faults=faults,
         )
 
 
@@ -269,7 +277,8 @@ class _Player:
         transcript, grade = self.played(item, credentials)
         rewards: Mapping[str, float] = {}
         if self.program.reward is not None:
-            reward = self.program.reward(item.task, transcript, grade)
+            with named_exits(self.program.name, "reward"):
+                reward = self.program.reward(item.task, transcript, grade)
             rewards = rewards_of(reward, tuple(credentials), self.program.name)
         return _outputs(credentials, grade, rewards, None)
 
@@ -324,16 +333,18 @@ class _Player:
         began = {role: watch.started_at for role, watch in watches.items()}
         try:
             self._answer(item, keys, session)
-        except Exception as error:  # the boundary: the cause of a failure is data of the score
+        except Exception as error:  # noqa: BLE001 - the boundary: the cause of a failure is data of the score
             failures = (watch.failure_in(keys[role], began[role]) for role, watch in watches.items())
-            raise fault_of(error, session, next(filter(None, failures), None)) from error
+            fault = fault_of(error, session, next(filter(None, failures), None))
+            raise fault from (error.__cause__ if fault is error else error)
 
     def _answer(self, item: EnvironmentTask, credentials: Mapping[str, Credentials], session: RecordedSession) -> None:
         """Run the agent of the program on the session."""
         keys = {
             role: ModelKey(key.base_url, key.api_key, key.model, self.limits[role]) for role, key in credentials.items()
         }
-        answer = self.program.agent(item.task, model_of(keys, self.http), session)
+        with named_exits(self.program.name, "agent"):
+            answer = self.program.agent(item.task, model_of(keys, self.http), session)
         if answer is not None and not session.is_over:
             session.reply(answer)
 

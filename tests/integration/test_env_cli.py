@@ -48,6 +48,24 @@ def own(begun: Path) -> Path:
     return begun
 
 
+EXITS = {
+    "sys.exit in grade": ("import sys\ndef grade(task, transcript):\n    sys.exit(4)\n", "line 3, in grade"),
+    "os._exit in a helper": (
+        "import os\ndef end():\n    os._exit(0)\ndef grade(task, transcript):\n    end()\n", "line 3, in end",
+    ),
+    "os._exit at import": ("import os\nos._exit(0)\n", "line 2"),
+    "SystemExit at import": ("raise SystemExit('no key')\n", "no key"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("grader", "where"), EXITS.values(), ids=EXITS.keys())
+def test_a_grader_that_ends_the_process_is_named_with_file_and_function(own: Path, grader: str, where: str) -> None:
+    (own / "grade.py").write_text(grader)
+    done = CliRunner().invoke(app, ["env", "check", str(own), *FEW])
+    assert done.exit_code in {1, 2} and done.stderr.count("\n") == 1, done.output
+    assert f"{own / 'grade.py'}, line" in done.stderr and where in done.stderr and "ends the process" in done.stderr
+
+
 def test_what_init_writes_passes_check(begun: Path) -> None:
     done = CliRunner().invoke(app, ["env", "check", str(begun), *ENOUGH])
     assert done.exit_code == 0, done.output

@@ -157,11 +157,29 @@ def test_a_training_that_would_begin_at_a_checkpoint_is_refused(own: Path) -> No
     assert not Path("runs/train/longer").exists()
 
 
-def test_a_program_of_which_every_attempt_fails_ends_with_the_reason(own: Path, start_server: Any) -> None:
-    (own / "broken.py").write_text("def agent(task, model, session): return {}[task.task_id]\n")
-    done = train(own, "--program", str(own / "broken.py"), "--url", start_server().url)
+FAULTY = {
+    "agent": "def agent(task, model, session): return {}[task.task_id]\n",
+    "agent that exits": "def agent(task, model, session): raise SystemExit(0)\n",
+    "grader": "def grade(task, transcript): return {}[task['question']]\n",
+    "grader that exits": "import os\ndef grade(task, transcript): os._exit(0)\n",
+}
+
+
+@pytest.mark.parametrize(("kind", "code"), FAULTY.items(), ids=FAULTY.keys())
+def test_a_fault_of_every_attempt_ends_a_training_with_one_traceback_and_the_reason(
+    own: Path, start_server: Any, kind: str, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_grader = kind.startswith("grader")
+    path = own / "longer" / "grade.py" if is_grader else own / "broken.py"
+    path.write_text(code)
+    words = ["--program", str(own / ("knows.py" if is_grader else "broken.py"))]
+    done = train(own, *words, "--url", start_server().url)
     assert done.exit_code == 1 and done.stdout == ""
-    assert "KeyError" in done.stderr and "Traceback" not in done.stderr
+    reason = "SystemExit" if "exits" in kind else "KeyError"
+    assert reason in done.stderr and "Traceback" not in done.stderr
+    assert "exits" not in kind or (path.name if is_grader else "broken: agent") in done.stderr
+    [first, counted] = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert bool(first.exc_info) != is_grader and reason in counted.getMessage()
 
 
 @pytest.mark.parametrize(

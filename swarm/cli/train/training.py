@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from swarm.cli.train.scores import MeasuredScores
     from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord
     from swarm.client import Evaluation, SwarmClient
+    from swarm.client.fault_log import FaultLog
     from swarm.environments import Environment
     from swarm.job import GuardMode, TrainJob
     from swarm.program import Program
@@ -150,6 +151,7 @@ class _Training:
         from swarm.cli.train.scores import MeasuredScores
         from swarm.cli.train.training_run import start_run, take_up
         from swarm.client import SwarmClient
+        from swarm.client.fault_log import FaultLog
         from swarm.processes.child import own_name
         from swarm.program import train as train_program
         from swarm.program.limits import describe_limits, reply_limit
@@ -160,6 +162,7 @@ class _Training:
         with (
             server_at(url, directory, self.job, sinks=self.sinks) as address,
             SwarmClient(address, token=options.token_of("commander"), client_id=own_name()) as client,
+            FaultLog() as faults,
         ):
             status = start_run(client, folder, record, self.job, fresh=fresh)
             if not self._is_over(status):
@@ -170,7 +173,7 @@ class _Training:
             self._report_progress(directory, status)
             if limits := describe_limits(self.environment, self.job):
                 typer.echo(limits, err=True)
-            scores = MeasuredScores(client, self._evaluate(client), self.tasks, self.job, folder)
+            scores = MeasuredScores(client, self._evaluate(client, faults), self.tasks, self.job, folder)
             record = scores.base(record, status.step, is_own_server=url is None)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
             with (
@@ -178,17 +181,17 @@ class _Training:
                 watch_steps(client, _show_step, _show_fault),
             ):
                 done = train_program(
-                    client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate
+                    client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate, faults=faults
                 )
             scored = self._score_end(client, scores, record)
-            changes, faults, limit = _changes(client), _faults(client), reply_limit(client, self.environment)
+            changes, found, limit = _changes(client), _faults(client), reply_limit(client, self.environment)
             if url is None:
                 client.save_checkpoint()
         return {
             "env": self.environment.name, "digest": self.environment.digest, "program": self.program.name,
             "steps": done.steps, "failed_episodes": done.failures,
             "max_response_length": limit if limit < self.environment.max_tokens else None,
-            **scored, "guard": faults, "changes": changes, "home": None if url else str(directory),
+            **scored, "guard": found, "changes": changes, "home": None if url else str(directory),
         }  # fmt: skip
 
     def _score_end(self, client: SwarmClient, scores: MeasuredScores, record: TrainingRecord) -> dict[str, Any]:
@@ -213,11 +216,19 @@ class _Training:
             "evaluations": scores.merged_with(recorded),
         }  # fmt: skip
 
-    def _evaluate(self, client: SwarmClient) -> Callable[[], Evaluation]:
+    def _evaluate(self, client: SwarmClient, faults: FaultLog) -> Callable[[], Evaluation]:
         """Return a function that measures the served weights on the held-out tasks."""
         from swarm.program import measure
 
-        return partial(measure, client, self.environment, self.program, episodes=self.tasks, max_workers=self.workers)
+        return partial(
+            measure,
+            client,
+            self.environment,
+            self.program,
+            episodes=self.tasks,
+            max_workers=self.workers,
+            faults=faults,
+        )
 
     def _end_at_best(self, client: SwarmClient, scores: list[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
         """End the run at the step with the best score, if it is not the last one. Return the score where it ends."""

@@ -28,6 +28,7 @@ from swarm.environments.server.protocol import (
     Reference,
 )
 from swarm.environments.server.service import CallOverdue, EnvironmentService
+from swarm.environments.user_code import exit_by_raising
 from swarm.errors import BadRequest, EnvironmentFailure, Forbidden, SwarmError
 from swarm.processes.child import claim_stdout
 from swarm.tasks.base import Split
@@ -35,6 +36,8 @@ from swarm.tasks.base import Split
 MAX_BODY_BYTES = 64 * 2**20
 IDLE_CONNECTION_S = 600.0
 FLUSH_S = 0.2
+_end = os._exit
+"""The end of this process. In `main`, `os._exit` itself becomes an error, for the user's code."""
 STUCK_EXIT_CODE = 3
 """Exit code after a call that took too long. The thread of such a call can only be ended with its process."""
 
@@ -131,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(504, Failure(code=error.code, message=error.message))
             self.wfile.flush()
             # Callers repeat their other running calls once this process has been restarted.
-            threading.Timer(FLUSH_S, os._exit, (STUCK_EXIT_CODE,)).start()
+            threading.Timer(FLUSH_S, _end, (STUCK_EXIT_CODE,)).start()
         except SwarmError as error:
             self._send(
                 500 if isinstance(error, EnvironmentFailure) else 400, Failure(code=error.code, message=error.message)
@@ -166,6 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     announcement = claim_stdout()
     # A user's tasks may import modules beside them; those come last, so that none hides a module of a library.
     sys.path.append(os.getcwd())
+    exit_by_raising()
     try:
         environment = load_environment(options.name)
     except SwarmError as error:

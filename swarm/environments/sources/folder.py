@@ -25,13 +25,15 @@ from swarm.environments.sources.columns import (
     digest_files,
     read_rows,
 )
-from swarm.environments.user_code import import_file
+from swarm.environments.user_code import Hook, describe_exit, find_hooks, place_of
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split
 from swarm.types import Message
 
 UserGrader = Callable[[dict[str, Any], list[Message]], object]
 
+GRADE = Hook("grade", ("task", "transcript"))
+TASKS = Hook("tasks", ("split", "seed"), may_yield=True)
 AGENT_FILE = "agent.py"
 IGNORED_FOLDERS = frozenset({"__pycache__", ".git", ".venv"})
 RUNS = "runs"
@@ -134,7 +136,7 @@ class FolderEnvironment(TableEnvironment):
             )
         if path.exists():
             refuse_options(None, options)
-            return _user_grader(self.name, cast(UserGrader, _function(path, "grade")))
+            return _user_grader(self.name, path, _function(path, GRADE))
         if options.grader is None:
             raise EnvironmentInvalid(
                 f"{directory} has no grader: write a grade.py, or name a grader in environment.toml"
@@ -142,16 +144,19 @@ class FolderEnvironment(TableEnvironment):
         return build_grader(options.grader, options, partial(answer_column, options))
 
 
-def _user_grader(name: str, function: UserGrader) -> Grader:
+def _user_grader(name: str, path: Path, function: UserGrader) -> Grader:
     def grade(task: EnvironmentTask, transcript: Transcript) -> Grade:
         try:
             result = function(dict(task.answer), [dict(message) for message in transcript])
         except EnvironmentInvalid:
             raise
+        except SystemExit as error:
+            raise EnvironmentFailure(f"{describe_exit(error, path)} on task {task.task.task_id}") from error
         except Exception as error:
             # The user's code may raise anything: a failed grader is reported and never counts as a grade.
             raise EnvironmentFailure(
                 f"the grader of {name} failed on task {task.task.task_id}: {type(error).__name__}: {error}"
+                f" ({place_of(error, path)})"
             ) from error
         return _as_grade(name, result)
 
@@ -181,13 +186,15 @@ def _read_tasks(directory: Path) -> Mapping[Split | None, list[Row]]:
         )
     if found[0] != program:
         return {None: read_rows(found[0])}
-    make = cast(Callable[[str, int], Iterable[Row]], _function(program, "tasks"))
+    make = _function(program, TASKS)
     return {split: _called(program, make, split) for split in Split}
 
 
 def _called(path: Path, make: Callable[[str, int], Iterable[Row]], split: Split) -> list[Row]:
     try:
         rows: list[Any] = [*make(split.value, 0)]
+    except SystemExit as error:
+        raise EnvironmentFailure(describe_exit(error, path)) from error
     except Exception as error:
         raise EnvironmentFailure(f"{path}: tasks({split.value!r}, 0) raised {type(error).__name__}: {error}") from error
     for number, row in enumerate(rows, 1):
@@ -196,11 +203,10 @@ def _called(path: Path, make: Callable[[str, int], Iterable[Row]], split: Split)
     return rows
 
 
-def _function(path: Path, name: str) -> Callable[..., object]:
-    found = getattr(import_file(path), name, None)
-    if not callable(found):
-        raise EnvironmentInvalid(f"{path}: there is no function {name} in it: define it")
-    return found
+def _function(path: Path, hook: Hook) -> Callable[..., Any]:
+    if hook.name not in (found := find_hooks(path, [hook])):
+        raise EnvironmentInvalid(f"{path}: there is no function {hook.name} in it: define it")
+    return found[hook.name]
 
 
 def folder_files(directory: Path) -> list[Path]:

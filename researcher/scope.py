@@ -44,3 +44,9 @@ class Scope:
 
     def allows(self, part: ArmPart) -> bool:
         return part in self.parts
+
+    def allows_setting(self, name: str) -> bool:
+        """Return whether arms may differ in a setting of their jobs."""
+        if name == ArmPart.MODEL:
+            return ArmPart.MODEL in self.parts
+        return ArmPart.SETTINGS in self.parts and (not self.settings or name in self.settings)

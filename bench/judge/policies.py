@@ -13,7 +13,8 @@ from researcher.history import Action, Decision, History
 from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Planner
 from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topics import read_request
 
 FIVE_RATES = "learning rate 1e-4, 3e-4, 1e-3, 3e-3 or 1e-2 for word reversal"
 """Four comparisons with lr=0.001."""

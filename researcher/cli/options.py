@@ -102,6 +102,13 @@ class StartOptions(WorkOptions):
         str | None,
         typer.Option(help="Of several factors: factorial (all combinations; default up to 12 arms) or one-at-a-time."),
     ] = None
+    scope: Annotated[
+        str | None,
+        typer.Option(
+            help="The parts in which arms may differ: settings (or some, as in lr), reward, schedule, agent, "
+            "train-environment, model, with commas (default: what the topic and other flags name)."
+        ),
+    ] = None
     equal: Annotated[
         str | None,
         typer.Option(help="What every arm gets the same of: episodes (default), steps, tokens[=N] or time[=SECONDS]."),

@@ -20,9 +20,11 @@ def _start(options: StartOptions) -> None:
     """Begin a study and work on it until its report is written."""
     with failures_in_one_line():
         from researcher.loop.settings_check import check_study
-        from researcher.study.settings import complete_from_topic
+        from researcher.study.topics import complete_from_topic, require_environment
 
-        settings = complete_from_topic(options.topic, _read_flags(options))
+        given = _read_flags(options)
+        settings = complete_from_topic(options.topic, given)
+        require_environment(options.topic, given, settings)
         for line in check_study(options.topic, settings):
             typer.echo(line, err=True)
         with open_database(options.home, options.db) as store:

@@ -15,6 +15,7 @@ from researcher.loop.deps import Deps
 from researcher.plan import Plan, Stage
 from researcher.planner.tools.base import ToolRefused
 from researcher.question.factors import PROGRAM
+from researcher.question.scopes import describe_scope
 from researcher.record.log import Notebook, StudyLog, to_json
 from researcher.record.runs import list_all_trials
 from researcher.search.confirmation import find_leader, plan_confirmation
@@ -210,6 +211,10 @@ def propose_next(log: StudyLog, operator: Operator, parents: tuple[str, ...]) ->
     if unknown := [parent for parent in parents if tree.find(parent) is None]:
         known = ", ".join(node.name for node in tree.nodes) or "none yet"
         raise ToolRefused(f"there is no arm {', '.join(unknown)}; there are: {known}")
-    space = charter.asks.factors or default_space(charter.job, (), charter.asks.fixed)
+    space = charter.asks.factors or default_space(charter.job, (), charter.asks.fixed, charter.asks.scope)
     settings = tuple(factor for factor in space if factor.name != PROGRAM)
+    if not space:
+        raise ToolRefused(
+            f"arms may differ in {describe_scope(charter.asks.scope)} alone: there are no settings to try"
+        )
     return PROPOSERS[charter.search.proposer](tree, settings or space, Expand(parents, operator), ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from researcher.execution.environments import look_at
 from researcher.loop.nodes.frame import in_units_of_metric
 from researcher.plan import Arm
 from researcher.planner.rules import build_rules_planner
+from researcher.program_parts import find_differing_parts
 from researcher.question.asking import METRICS_OF
 from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
@@ -78,11 +79,10 @@ def _object_to_question(topic: str, settings: StudySettings) -> Iterator[str]:
         yield "the topic is empty: say what to study, such as 'Does group size matter for word reversal?'"
     if settings.family is not None and settings.family not in TASK_FAMILIES:
         yield f"unknown environment {settings.family!r}; choose one of: {', '.join(TASK_FAMILIES)}"
-    names: dict[str, str] = {}
-    for program in settings.programs:
+    for program, other in combinations(settings.programs, 2):
         # The study would compare a thing with itself.
-        if (same := names.setdefault(program.code, program.name)) != program.name:
-            yield f"--program: {same} and {program.name} are the same program: change one"
+        if not find_differing_parts(program.code, other.code):
+            yield f"--program: {program.name} and {other.name} are the same program but for texts and names: change one"
 
 
 def _object_to_scores(settings: StudySettings) -> Iterator[str]:

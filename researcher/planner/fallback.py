@@ -15,8 +15,10 @@ from researcher.plan import Arm, ArmProgram, Plan, ProgramProblem
 from researcher.planner.base import Planner
 from researcher.planner.rules import build_rules_planner
 from researcher.question.factors import PROGRAM
+from researcher.question.scopes import describe_scope
 from researcher.search.rules import PLAIN_PROGRAM, default_space
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topics import read_request
 from researcher.tree import Move
 
 T = TypeVar("T")
@@ -97,7 +99,7 @@ class FallbackPlanner:
 
     def decide(self, charter: Charter, analysis: Analysis, history: History) -> Decision:
         def by_rules() -> Decision:
-            return replace(self.rules.decide(self._with_question(charter), analysis, history), author=self.rules.name)
+            return replace(self.rules.decide(charter, analysis, history), author=self.rules.name)
 
         return self._ask("decide", lambda planner: planner.decide(charter, analysis, history), by_rules)
 
@@ -119,7 +121,13 @@ class FallbackPlanner:
         """Return the charter, with the default search space if it leaves the factors open."""
         if charter.asks.factors:
             return charter
-        return replace(charter, asks=replace(charter.asks, factors=default_space(charter.job, (), charter.asks.fixed)))
+        asks = charter.asks
+        factors = default_space(charter.job, (), asks.fixed, asks.scope)
+        if not factors:
+            raise PlannerError(
+                f"the rules write no programs, and arms may differ in {describe_scope(asks.scope)} alone"
+            )
+        return replace(charter, asks=replace(asks, factors=factors))
 
     def _write_plain(self, charter: Charter, arm: Arm) -> ArmProgram:
         """Return the program that rules write for an arm.

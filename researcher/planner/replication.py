@@ -122,4 +122,4 @@ def _question(asks: Question, arm: Experiment, baseline: Experiment) -> Question
             factors.append(replace(factor, levels=tuple(levels), compared_with=levels[0].name))
     is_of_equality = asks.asked is Asked.EQUAL
     asked = Asked.EQUAL if is_of_equality else Asked.EFFECT
-    return Question(asked=asked, factors=tuple(factors), fixed=asks.fixed, margin=asks.margin)
+    return Question(asked=asked, factors=tuple(factors), fixed=asks.fixed, margin=asks.margin, scope=asks.scope)

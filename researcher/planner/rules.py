@@ -41,8 +41,10 @@ from researcher.planner.designs import (
     repeat_inconclusive,
 )
 from researcher.planner.predictions import predict
+from researcher.program_parts import find_varied_parts
 from researcher.programs import load_program_code
 from researcher.question.factors import PROGRAM, RESPONSE_LENGTH, TRAIN_ENV
+from researcher.question.scopes import describe_scope, scope_of_factors
 from researcher.question.wording import state_question, title_of, title_of_environment
 from researcher.search.policies import build_policy
 from researcher.search.proposers import PROPOSERS, Levels
@@ -244,8 +246,15 @@ class RulesPlanner:
         if question.factors:
             return question
         job = default_job(name, steps=steps, base=question.fixed)
-        programs = programs_of(self.programs, runs_own_agent=has_own_worker(reference))
-        return replace(question, factors=default_space(job, programs, question.fixed))
+        programs = programs_of(self.programs, question.scope, runs_own_agent=has_own_worker(reference))
+        factors = default_space(job, tuple(programs), question.fixed, question.scope)
+        if not factors:
+            raise TopicInvalid(
+                f"--scope: rules have nothing to try in {describe_scope(question.scope)}: name arms by --program or "
+                "--vary, or use --planner llm"
+            )
+        scope = scope_of_factors(factors, find_varied_parts([*programs.values()]))
+        return replace(question, factors=factors, scope=scope)
 
     @property
     def _only_train_env(self) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +14,8 @@ from researcher.question.factors import OPTION, PROGRAM, RESPONSE_LENGTH, SPECS,
 from researcher.question.flags import make_factor, make_level, read_factors, read_fixed, value_as_text
 from researcher.question.needs import check_effect
 from researcher.question.reader import Reading
-from researcher.question.wording import title_of, title_of_environment
+from researcher.question.scopes import choose_scope
+from researcher.scope import ArmPart, Scope
 from swarm.tasks import TASK_FAMILIES
 
 LARGEST_FACTORIAL = 12
@@ -42,7 +42,8 @@ class QuestionFlags:
     """The flags of a question, as a person wrote them.
 
     `programs` and `train_envs` are names, if there are several. `env` is the environment that judges, if a flag names
-    one. `margin` belongs to a question for equality.
+    one. `margin` belongs to a question for equality. `scope` is what a person said of it, and `program_parts` are the
+    parts in which the programs differ.
     """
 
     kind: StudyKind = StudyKind.COMPARE
@@ -56,6 +57,8 @@ class QuestionFlags:
     train_envs: Sequence[str] = ()
     env: str | None = None
     job: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    scope: Scope | None = None
+    program_parts: Sequence[ArmPart] = ()
 
     @property
     def name_factors(self) -> bool:
@@ -102,6 +105,7 @@ def build_question(flags: QuestionFlags, *, needs_factors: bool = True) -> Quest
         fixed=fixed,
         design=_choose_design(factors, flags),
         margin=flags.margin,
+        scope=choose_scope(flags.scope, factors, flags.program_parts),
     )
 
 
@@ -149,6 +153,7 @@ def flags_of(reading: Reading) -> dict[str, Any]:
         "fix": [f"{name}={value_as_text(value)}" for name, value in reading.fixed.items()],
         "baseline": [factor.compared_with for factor in factors if factor.compared_with],
         "equal": reading.compared_at,
+        "scope": ",".join(reading.sought),
         **{name: _count(name, value) for name, value in reading.counts.items()},
     }
     if reading.environment in TASK_FAMILIES:
@@ -159,7 +164,7 @@ def flags_of(reading: Reading) -> dict[str, Any]:
         flags["eval_every"] = MID_TRAINING_SCORES
     if len(vary) > 1 and not any(factor.explicit for factor in reading.factors) and reading.asked is Asked.MATTERS_MORE:
         flags["design"] = Design.ONE_AT_A_TIME
-    return {name: value for name, value in flags.items() if value not in (None, [], {})}
+    return {name: value for name, value in flags.items() if value not in (None, "", [], {})}
 
 
 def _fit_to_replies(factor: Factor, family: str | None) -> Factor:
@@ -173,34 +178,6 @@ def _fit_to_replies(factor: Factor, family: str | None) -> Factor:
     spec = SPECS[RESPONSE_LENGTH]
     fitted = make_factor(spec, [max(1, usual // 2), usual, 2 * usual], explicit=False)
     return replace(fitted, compared_with=make_level(spec, usual).name)
-
-
-def check_title(reading: Reading, question: Question, fix: Sequence[str], environment: str | None) -> None:
-    """Raise TopicInvalid if flags name the factors and the topic contradicts them.
-
-    The topic must not name another environment, or a setting that no flag varies or fixes: the study would differ from
-    its title.
-    """
-    check_environment(reading, environment)
-    # A named algorithm sets settings with other names, so compare the names in the flags too.
-    fixed = {text.partition("=")[0].strip() for text in fix}
-    known = {*(factor.name for factor in question.factors), *question.varied, *question.fixed, *fixed}
-    for name in sorted(reading.names - known):
-        raise TopicInvalid(
-            f"the topic names {title_of(name)}, which no flag varies or fixes: add --vary {name}=VALUE,VALUE or "
-            f"--fix {name}=VALUE, or leave it out of the topic"
-        )
-
-
-def check_environment(reading: Reading, environment: str | None) -> None:
-    """Raise TopicInvalid if the topic names another environment than a flag does."""
-    named = None if reading.environment is None else Path(reading.environment).expanduser()
-    is_same = named is not None and environment is not None and named.exists() and str(named.resolve()) == environment
-    if reading.environment is not None and environment not in (None, reading.environment) and not is_same:
-        raise TopicInvalid(
-            f"the topic is about {title_of_environment(reading.environment)}, the flag --env about {environment}: "
-            "name one of them"
-        )
 
 
 def values_of_factor(factor: Factor) -> list[str]:

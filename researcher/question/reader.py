@@ -12,8 +12,10 @@ from researcher.charter import Asked, ComparedAt, Factor, StudyKind
 from researcher.errors import TopicInvalid
 from researcher.question.flags import make_factor, value_as_text
 from researcher.question.mentions import Mention, find_mentions
+from researcher.question.sought import find_sought
 from researcher.question.tokens import Token, TokenKind, as_written, tokenize
-from researcher.question.words import BEFORE_COUNTS, COUNTED, QUESTIONS, SWAPPED
+from researcher.question.words import BEFORE_COUNTS, BEFORE_MODELS, COUNTED, MODEL_FAMILIES, QUESTIONS, SWAPPED
+from researcher.scope import ArmPart
 
 LONGEST_TOPIC = 4000
 """The largest number of characters of a topic, which is a question, not a document."""
@@ -36,6 +38,8 @@ class Reading:
 
     `unread` are the parts that have no known meaning, or that stand where they mean nothing. `counts` are numbers of
     seeds, steps, runs, hours, GPUs and held-out episodes. `values` are those of each setting that the topic names.
+    `sought` are the parts of an arm that the topic looks for; empty if it names none. `environments` are all that it
+    names, of which `environment` is the first. `foreign_model` is the name of a model that is not bundled.
     """
 
     text: str
@@ -48,6 +52,9 @@ class Reading:
     counts: Mapping[str, float] = field(default_factory=dict[str, float])
     unread: tuple[str, ...] = ()
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+    sought: tuple[ArmPart, ...] = ()
+    environments: tuple[str, ...] = ()
+    foreign_model: str = ""
 
     @property
     def names(self) -> frozenset[str]:
@@ -79,7 +86,9 @@ class _Reader:
         self._unread: list[str] = []
 
     def read(self) -> Reading:
-        environment = self._read_environment()
+        sought = find_sought(self._tokens)
+        foreign_model = _find_foreign_model(self._tokens)
+        environments = self._read_environments()
         counts = read_counts(self._tokens)
         compared_at = self._read_equal()
         mentions = _coordinated(find_mentions(self._tokens), self._tokens)
@@ -96,14 +105,17 @@ class _Reader:
             asked=asked,
             factors=factors,
             fixed=fixed,
-            environment=environment,
+            environment=environments[0] if environments else None,
             compared_at=compared_at,
             counts=counts,
             unread=tuple(dict.fromkeys(self._unread)),
             values=values_of(mentions),
+            sought=sought,
+            environments=environments,
+            foreign_model=foreign_model,
         )
 
-    def _read_environment(self) -> str | None:
+    def _read_environments(self) -> tuple[str, ...]:
         names: list[str] = []
         for token in self._tokens:
             if token.kind is TokenKind.PATH and Path(token.text.partition("?")[0]).expanduser().exists():
@@ -114,7 +126,7 @@ class _Reader:
         self._unread += known[1:]
         if self._has_environment:
             self._read_own_name()
-        return known[0] if known else None
+        return tuple(known)
 
     def _read_own_name(self) -> None:
         """Read the words after the last "on" or "for" of a topic as the name of the environment."""
@@ -236,6 +248,14 @@ class _Reader:
             is_choice = bool({"or", "vs", "versus", "against"} & between) and first.name != second.name
             if is_choice and not first.values and not second.values and asked is not Asked.MATTERS_MORE:
                 self._unread.append(f"{first.text} or {second.text}")
+
+
+def _find_foreign_model(tokens: Sequence[Token]) -> str:
+    """Return the name of a known model that is not bundled, behind a word such as "with" or "on"; empty for none."""
+    for before, token in pairwise(tokens):
+        if before.key in BEFORE_MODELS and token.kind is TokenKind.WORD and token.key.startswith(MODEL_FAMILIES):
+            return token.text
+    return ""
 
 
 def read_counts(tokens: Sequence[Token]) -> dict[str, float]:

@@ -19,6 +19,7 @@ from researcher.question.needs import complete_flags
 from researcher.question.reader import Reading, read_counts, values_of
 from researcher.question.tokens import Token, TokenKind, key_of, tokenize
 from researcher.question.wording import title_of, title_of_environment
+from swarm.tasks import TASK_FAMILIES
 
 SHORTEST_NAME = 4
 """The fewest letters of an unknown word that is compared with names; shorter words resemble too many."""
@@ -65,6 +66,34 @@ def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
         ),
         unread,
     )
+
+
+def ask_for_environment(topic: str, given: Mapping[str, Any]) -> TopicInvalid:
+    """Return the error for a title that names no environment, or several, with the command that names one.
+
+    `given` are the flags so far. Programs, a job file and training environments are in no command, as their files are
+    not known any more.
+    """
+    of_files = {"--program": "programs", "--job": "job", "--train-env": "train_envs"}
+    left_out = [flag for flag, name in of_files.items() if given.get(name)]
+    more = f" and {', '.join(left_out)} as before" if left_out else ""
+    return TopicInvalid(
+        f"flags say what is compared, and nothing says on which environment: choose one with --env{more}, as in\n"
+        f"{_with_environment(topic, given)}\n"
+        f"bundled environments: {', '.join(TASK_FAMILIES)}"
+    )
+
+
+def _with_environment(topic: str, given: Mapping[str, Any]) -> str:
+    words = ["researcher", "start", "--topic", topic, "--env", "reverse"]
+    named = {"kind": "kind", "asked": "ask", "scope": "scope", "planner": "planner", "model": "model"}
+    named |= {name: name for name in ("margin", "engine", "train_model", *_COMMAND_FLAGS)}
+    for name, flag in named.items():
+        if given.get(name) is not None:
+            words += [f"--{flag.replace('_', '-')}", str(given[name])]
+    for name in ("vary", "fix", "baseline"):
+        words += [word for text in given.get(name, ()) for word in (f"--{name}", text)]
+    return shlex.join(words)
 
 
 def refuse_by_name(parts: Sequence[tuple[str, str]], nearest: str, request: FrameRequest) -> TopicNotUnderstood:

@@ -19,8 +19,11 @@ from researcher.question.words import (
     NAMES_OF_ENVIRONMENTS,
     NUMBERS,
     OPTIMIZES,
+    PARTS,
+    SEEKS,
     VERBS_OF_ENVIRONMENTS,
 )
+from researcher.scope import ArmPart
 from swarm.environments import LIBRARIES
 
 
@@ -38,6 +41,7 @@ class TokenKind(StrEnum):
     HARMLESS = "harmless"
     ASKED = "asked"
     OPTIMIZES = "optimizes"
+    PART = "part"
     EQUAL = "equal"
     COUNT = "count"
     ENVIRONMENT = "environment"
@@ -200,7 +204,9 @@ def _lexicon() -> Mapping[str, tuple[str, Any]]:
     """Return every phrase that a topic may use, by its key."""
     found: dict[str, tuple[str, Any]] = {key_of(word): (TokenKind.HARMLESS, None) for word in HARMLESS}
     found |= {key_of(phrase): (TokenKind.ASKED, asked) for phrase, asked in ASKED.items()}
-    found |= {key_of(phrase): (TokenKind.OPTIMIZES, None) for phrase in OPTIMIZES}
+    found |= {key_of(phrase): (TokenKind.PART, part) for phrase, part in PARTS.items()}
+    found |= {key_of(phrase): (TokenKind.OPTIMIZES, _sought_by(phrase)) for phrase in OPTIMIZES}
+    found |= {key_of(phrase): (TokenKind.WORD, None) for phrase in SEEKS}
     found |= {key_of(phrase): (TokenKind.EQUAL, unit) for phrase, unit in EQUAL.items()}
     found |= {key_of(phrase): (TokenKind.COUNT, name) for phrase, name in COUNTED.items()}
     found |= {key_of(phrase): (TokenKind.ENVIRONMENT, name) for phrase, name in NAMES_OF_ENVIRONMENTS.items()}
@@ -214,6 +220,10 @@ def _lexicon() -> Mapping[str, tuple[str, Any]]:
             if phrase not in ("on", "off"):
                 found[key_of(phrase)] = (TokenKind.VALUE, (spec.name, value))
     return found
+
+
+def _sought_by(phrase: str) -> ArmPart | None:
+    return next((part for word, part in PARTS.items() if phrase.endswith(f" {word}")), None)
 
 
 @cache

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from researcher.charter import Asked, Charter, Factor, Level, Question, StudyKind
 from researcher.question.factors import OPTION, PROGRAM, SPECS, TRAIN_ENV
 from researcher.question.flags import value_as_text
+from researcher.question.scopes import describe_scope
 
 _TITLES: Mapping[str, str] = MappingProxyType({PROGRAM: "program", TRAIN_ENV: "training environment"})
 _ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
@@ -90,6 +91,7 @@ def describe_question(charter: Charter) -> Iterator[str]:
         yield f"  fixed: {', '.join(fixed)}"
     if charter.margin is not None:
         yield f"  equal means: they differ by less than {charter.margin:g}"
+    yield f"  arms may differ in: {describe_scope(asks.scope)}"
     if asks.options or TRAIN_ENV in (factor.name for factor in asks.factors):
         yield f"  every arm is judged on {charter.environment}"
     if (rules := charter.search) is not None:

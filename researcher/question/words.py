@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from researcher.charter import Asked, ComparedAt
+from researcher.scope import ArmPart
 
 # A word is here only if the question stays the same without it. Negations, multiples and restrictions ("not", "twice",
 # "except") are therefore not here, and a topic with them is refused.
@@ -52,6 +53,41 @@ OPTIMIZES = (
     "which settings", "what settings", "the best settings", "best recipe", "best hyperparameters", "tune the settings",
     "tune all settings", "optimize", "optimise", "optimize the settings",
 )  # fmt: skip
+PARTS: Mapping[str, ArmPart] = MappingProxyType(
+    {
+        **dict.fromkeys(("settings", "setting", "hyperparameters", "hyperparameter"), ArmPart.SETTINGS),
+        **dict.fromkeys(("reward", "rewards", "reward function", "reward functions", "reward shaping"), ArmPart.REWARD),
+        **dict.fromkeys(
+            ("curriculum", "curricula", "order of tasks", "order of the tasks", "task order", "schedule of tasks",
+             "task schedule"),
+            ArmPart.SCHEDULE,
+        ),
+        **dict.fromkeys(("workflow", "workflows", "agent", "agents", "prompt", "prompts"), ArmPart.AGENT),
+    }
+)  # fmt: skip
+"""What a search may look for, as a topic says it: "a reward for sorting" asks for rewards alone."""
+SEEKS = frozenset(
+    (
+        *("design", "develop", "discover", "explore", "find", "find out", "invent", "look for", "propose"),
+        *("search for", "tune", "write"),
+    )
+)
+"""The words after which a topic names what it looks for. To optimize a reward is to raise it, so that is none."""
+OPEN_QUESTIONS = frozenset({"which", "what"})
+CLOSED_QUESTIONS = frozenset(
+    ("are", "can", "could", "did", "do", "does", "how", "is", "should", "was", "were", "will", "would")
+)
+"""The first words of topics that look for nothing: "does it find a better reward?" compares."""
+PRAISES = frozenset({"a", "an", "best", "better", "good", "ideal", "new", "optimal"})
+"""The words of which one makes the first words of a topic what it looks for: "a reward", but not "the reward"."""
+NOT_SOUGHT = frozenset(
+    """
+    and are as at because but by do does for from give gives giving has have how if in is maximizing of on or out so
+    than that their to under until use using what when where whether which while whose why with without yielding
+    """.split()  # noqa: SIM905
+)
+"""The words that do not stand between "find" and what is looked for."""
+MOST_BETWEEN = 3
 _UNITS = {
     ComparedAt.EPISODES: ("episodes", "rollouts", "samples", "data"),
     ComparedAt.STEPS: ("steps", "training steps", "updates"),
@@ -91,6 +127,9 @@ BEFORE_COUNTS: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 """The words that a count may follow, and what it may then count: "over nine seeds", but not "over 100 steps"."""
+MODEL_FAMILIES = ("gemma", "llama", "mistral", "olmo", "phi", "pythia", "qwen", "smollm", "tinyllama")
+"""How names of models begin that are not bundled. A topic that trains one needs its folder."""
+BEFORE_MODELS = frozenset({"with", "on", "of", "for", "using", "train", "trains", "training"})
 NUMBERS: Mapping[str, str] = MappingProxyType(
     {
         "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",

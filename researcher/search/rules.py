@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments_db import BudgetKind, number_as_text
+from prompts import load
 from researcher.charter import (
     Budget,
     Charter,
@@ -20,10 +21,12 @@ from researcher.charter import (
     StudyKind,
 )
 from researcher.errors import TopicInvalid
+from researcher.program_parts import find_differing_parts
 from researcher.programs import list_programs
 from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import make_factor
 from researcher.record.runs import Trial, cost_of
+from researcher.scope import Scope
 from swarm import TrainJob
 
 FLAGS_OF_RULES: Mapping[str, str] = MappingProxyType({"runs": "--explore-runs"})
@@ -105,29 +108,37 @@ USUAL = ("mini_batch_num", "temperature", "algorithm", "use_kl_loss")
 """Further settings, with the job's value and the usual levels of each."""
 
 
-def default_space(job: Mapping[str, Any], programs: Sequence[str], fixed: Collection[str] = ()) -> tuple[Factor, ...]:
-    """Return the factors of a search that names none, without the settings that a person fixed.
+def default_space(
+    job: Mapping[str, Any], programs: Sequence[str], fixed: Collection[str], scope: Scope
+) -> tuple[Factor, ...]:
+    """Return the factors of a search that names none, within its scope and without the settings that a person fixed.
 
     The first level of each factor is what the job has. `programs` are the names of the programs to choose from, that of
-    the baseline first; a single one is no factor.
+    the baseline first; a single one is no factor. Settings that the scope names have their usual levels.
     """
-    settings = tuple(
-        make_factor(SPECS[name], values, explicit=False) for name, values in _values(job) if name not in fixed
-    )
+    values = {name: _usual_values(job, name) for name in scope.settings} | dict(_values(job))
+    names = [name for name in values if name not in fixed and scope.allows_setting(name)]
+    settings = tuple(make_factor(SPECS[name], values[name], explicit=False) for name in names)
     if len(programs) < 2:
         return settings
     levels = tuple(Level(name, {PROGRAM: name}, {}) for name in dict.fromkeys(programs))
     return (*settings, Factor(PROGRAM, levels, explicit=False))
 
 
-def programs_of(given: Collection[str], *, runs_own_agent: bool) -> tuple[str, ...]:
-    """Return the names of the programs that a search chooses from, that of the baseline first.
+def programs_of(given: Mapping[str, str], scope: Scope, *, runs_own_agent: bool) -> dict[str, str]:
+    """Return the programs that a search chooses from, with their code by name, that of the baseline first.
 
-    `given` are the programs of a person or of the environment; without any, the plain program comes first. If the
-    environment runs an agent of its own, programs of the library with an agent are left out.
+    `given` are the programs of a person or of the environment; without any, the plain program comes first. Programs of
+    the library differ from the first one only within the scope. If the environment runs an agent of its own, those
+    with an agent are left out.
     """
-    library = (program.name for program in list_programs() if not (program.has_agent and runs_own_agent))
-    return tuple(dict.fromkeys((*(given or (PLAIN_PROGRAM,)), *library)))
+    found = dict(given) or {PLAIN_PROGRAM: load("program")}
+    first = next(iter(found.values()))
+    for program in list_programs():
+        parts = find_differing_parts(program.code, first)
+        if parts and all(map(scope.allows, parts)) and not (program.has_agent and runs_own_agent):
+            found.setdefault(program.name, program.code)
+    return found
 
 
 def _values(job: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
@@ -137,8 +148,11 @@ def _values(job: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     yield "lr", [float(number_as_text(times * lr)) for times in RATES]
     group = int(job["num_repeat"])
     yield "num_repeat", [group, *(size for times in GROUPS if (size := round(times * group)) > 1)]
-    for name in USUAL:
-        yield name, [job.get(name, TrainJob.model_fields[name].default), *SPECS[name].usual]
+    yield from ((name, _usual_values(job, name)) for name in USUAL)
+
+
+def _usual_values(job: Mapping[str, Any], name: str) -> list[Any]:
+    return [job.get(name, SPECS[name].default), *SPECS[name].usual]
 
 
 ARMS_OF_CLAIM = 2

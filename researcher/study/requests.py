@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from experiments_db import ExperimentStore, RecordNotFound, Study, StudyStatus, StudyWork, find_work
 from researcher.errors import ResearchError, StudyNotFound
 from researcher.home import DATABASE, DEFAULT_HOME, home_option
-from researcher.study.settings import StudySettings, complete_from_topic
+from researcher.study.settings import StudySettings
+from researcher.study.topics import complete_from_topic
 from swarm.processes import is_dead
 
 

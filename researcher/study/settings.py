@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -25,22 +24,15 @@ from researcher.charter import (
     SearchRules,
     StudyKind,
 )
-from researcher.errors import SettingWithoutEffect, TopicInvalid
+from researcher.errors import TopicInvalid
 from researcher.execution.environments import look_at, name_environments
-from researcher.question.asking import (
-    METRICS_OF,
-    QuestionFlags,
-    build_question,
-    check_environment,
-    check_title,
-    flags_of,
-)
+from researcher.program_parts import find_varied_parts
+from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
 from researcher.question.flags import complete_model
-from researcher.question.reader import Reading, read_topic
-from researcher.question.refusal import refuse, with_command
+from researcher.question.scopes import read_scope
 from researcher.record.budget import present_budget
 from researcher.search.rules import LEAST_RUNS, SearchFlags, search_rules
-from swarm.config import cluster_from_environment, complete_address
+from swarm.config import complete_address
 from swarm.environments import agent_of
 from swarm.errors import JobInvalid
 from swarm.job import TrainJob
@@ -83,7 +75,7 @@ class ProgramSetting(BaseModel):
 class StudySettings(BaseModel):
     """The settings that a study was started with; stored with it, so that `resume` needs only its id.
 
-    Question: the fields from `kind` to `equal` are the question, from flags or from the topic. `not_studied` are the
+    Question: the fields from `kind` to `scope` are the question, from flags or from the topic. `not_studied` are the
     words of the topic that `assume` left out.
 
     Search: `policy`, `proposer`, `rungs` and `explore_runs` are rules of a search, and belong to no other kind of
@@ -126,6 +118,7 @@ class StudySettings(BaseModel):
     baseline: tuple[str, ...] = ()
     design: Design | None = None
     equal: str | None = Field(default=None, pattern=r"^(episodes|steps|(tokens|time)(=\d+(\.\d+)?)?)$")
+    scope: str | None = None
     not_studied: tuple[str, ...] = ()
     policy: PolicyName | None = None
     proposer: ProposerName | None = None
@@ -232,6 +225,8 @@ class StudySettings(BaseModel):
             train_envs=list(name_environments(self.train_envs)),
             env=self.family or self.env,
             job=job if self.steps is None else {**job, "total_steps": self.steps},
+            scope=None if self.scope is None else read_scope(self.scope),
+            program_parts=find_varied_parts([program.code for program in self.programs]),
         )
 
     @property
@@ -343,62 +338,3 @@ def sandbox_of(settings: StudySettings) -> Sandbox | None:
     """
     is_trusted = settings.replicates is None or settings.replicates.is_trusted
     return None if settings.planner == "rules" and is_trusted else choose_sandbox(settings.unsafe_no_sandbox)
-
-
-def complete_from_topic(topic: str, settings: StudySettings) -> StudySettings:
-    """Return the settings, completed from the topic where no flag decides otherwise.
-
-    Only the `rules` planner reads topics this way; a language model reads the topic later. If flags name what is
-    compared, the topic is a title. A title may use any words, but it may name no setting that flags neither vary nor
-    fix.
-
-    Raises TopicNotUnderstood for a topic with words that match nothing, TopicInvalid for one that contradicts a flag.
-    """
-    if settings.planner != "rules" or not topic.strip():
-        return settings
-    reading = read_topic(topic, has_environment=settings.family is not None or settings.env is not None)
-    given = settings.model_dump(exclude_defaults=True)
-    if settings.is_asked:
-        check_title(reading, settings.question(), settings.fix, settings.family or settings.env)
-        return settings
-    check_environment(reading, settings.family or settings.env)
-    unread = reading.unread + _too_many_gpus(reading, settings)
-    if unread and not settings.assume:
-        raise refuse(replace(reading, unread=unread), given)
-    flags = flags_of(reading)
-    if "family" in given or "env" in given:
-        flags = {name: value for name, value in flags.items() if name not in ("family", "env")}
-    if "env" in flags:
-        source, mark, options = str(flags["env"]).partition("?")
-        path = Path(source).expanduser()
-        flags["env"] = f"{path.resolve()}{mark}{options}" if path.exists() else flags["env"]
-    if "n_gpu" in flags and settings.engine is None and "engine" not in settings.job:
-        flags["engine"] = "auto"
-    # Flags win over the topic, but fixed settings are added up from both.
-    fix = (*settings.fix, *flags.pop("fix", ()))
-    completed = read_settings({**settings.model_dump(), **flags, **given, "fix": fix, "not_studied": unread})
-    try:
-        completed.question()
-    except SettingWithoutEffect as refusal:
-        named = {name: value for name, value in flags.items() if name in ("env", "family")}
-        raise with_command(refusal, topic, {**named, **given}) from None
-    return completed
-
-
-def read_request(topic: str, settings: StudySettings) -> FrameRequest:
-    """Return the request that the `rules` planner frames, from the topic and the flags. Raises TopicInvalid."""
-    return complete_from_topic(topic, settings).request(topic)
-
-
-def _too_many_gpus(reading: Reading, settings: StudySettings) -> tuple[str, ...]:
-    wanted, here = reading.counts.get("n_gpu"), _count_gpus(settings)
-    is_here = wanted is None or here is None or wanted <= here or "n_gpu" in settings.job
-    return () if is_here else (f"{wanted:g} GPUs",)
-
-
-def _count_gpus(settings: StudySettings) -> int | None:
-    """Return how many GPUs own servers would find; None if runs are on other machines, or use no GPU."""
-    on_ray, _ = cluster_from_environment()
-    if settings.servers or on_ray is not None or settings.base_job().get("engine") == "fake":
-        return None
-    return sum(1 for device in Path("/dev").glob("nvidia*") if device.name.removeprefix("nvidia").isdigit())

@@ -85,7 +85,7 @@ def search(folder: Path, *, programs: int, rungs: str, full_runs: float) -> list
         path.write_text(AGENT.replace("TRIES", str(tries)))
         given += ["--program", str(path)]
     return [
-        *("start", "--topic", "Find the best settings", "--kind", "optimize", "--planner", "rules"),
+        *("start", "--topic", "Find the best recipe", "--kind", "optimize", "--planner", "rules"),
         *("--engine", "fake", "--env", f"{folder / 'tasks.jsonl'}?split=split&grader=regex", *given),
         *("--policy", "halving", "--proposer", "grid", "--vary", "lr=1e-3,3e-3", "--rungs", rungs),
         *("--fix", "batch_size=2", "--fix", "num_repeat=2", "--steps", str(STEPS), "--eval-episodes", "20"),

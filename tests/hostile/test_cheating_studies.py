@@ -75,7 +75,8 @@ def test_no_program_that_cheats_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     from researcher.planner.rules import build_rules_planner
     from researcher.record.scores import find_excluded
     from researcher.study.requests import create_study
-    from researcher.study.settings import read_request, read_settings
+    from researcher.study.settings import read_settings
+    from researcher.study.topics import read_request
 
     cheats = GROUPS[group]
     programs = {**cheats, HONEST: HINTED}

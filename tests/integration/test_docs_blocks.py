@@ -51,7 +51,8 @@ def late_imports() -> None:
 
     from experiments_db import FILE_LOGGED, open_store
     from researcher.loop.settings_check import check_study
-    from researcher.study.settings import complete_from_topic, read_settings
+    from researcher.study.settings import read_settings
+    from researcher.study.topics import complete_from_topic
     from researcher.webhook import NEWS, SCHEMA, News, describe
 
 

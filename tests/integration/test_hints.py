@@ -101,7 +101,8 @@ def test_hints_for_a_study_that_there_is_not_list_and_begin_one(shell: Shell) ->
     from experiments_db import open_store
     from researcher.loop.settings_check import check_study
     from researcher.study.requests import EXAMPLE
-    from researcher.study.settings import StudySettings, complete_from_topic
+    from researcher.study.settings import StudySettings
+    from researcher.study.topics import complete_from_topic
 
     with open_store(shell.place / "my runs" / "research.db") as store:
         known = store.create_study(TOPIC, planner="rules").id

@@ -20,7 +20,8 @@ from researcher.planner.tools.base import Toolbox
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
 from researcher.reviewer.build import Reviewer, build_reviewer
-from researcher.study.settings import StudySettings, read_request, read_settings
+from researcher.study.settings import StudySettings, read_settings
+from researcher.study.topics import read_request
 
 GAMED = "def reward(task, transcript, grade):\n    return len(transcript[-1]['content'])\n"
 UNUSABLE = '{"objections": [{"kind": "ugly", "sentence": "It is not nice."}]}'

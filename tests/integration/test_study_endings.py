@@ -46,7 +46,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_shared_server: Ca
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("SWARM_HOME", raising=False)
     write_scaffold(tmp_path / "longer")
-    for name, code in (("plain", PLAIN), ("raising", RAISING), ("other", RAISING + "\n"), ("silent", SILENT)):
+    other = RAISING.replace("cannot", "will not")
+    for name, code in (("plain", PLAIN), ("raising", RAISING), ("other", other), ("silent", SILENT)):
         (tmp_path / f"{name}.py").write_text(code)
     (tmp_path / "job.yaml").write_text("batch_size: 4\nnum_repeat: 2\n")
     with reports_without_images():

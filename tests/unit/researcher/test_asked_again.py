@@ -28,7 +28,8 @@ from researcher.planner.rules import RulesPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
 from researcher.servers.server_pool import ServerPool
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topics import read_request
 
 TOPIC = "learning rate 1e-4, 1e-3 or 1e-2 for word reversal"
 BASELINE, LOW, HIGH = "lr=0.001", "lr=0.0001", "lr=0.01"

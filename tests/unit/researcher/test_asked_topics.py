@@ -15,7 +15,8 @@ from researcher.errors import SettingWithoutEffect, TopicNotUnderstood
 from researcher.history import History
 from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topics import read_request
 
 TOPICS = Path(__file__).parents[2] / "topics"
 

@@ -11,7 +11,8 @@ import pytest
 from researcher.base_scores import key_of
 from researcher.evaluation.scoring import evaluator_hash
 from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topics import read_request
 from swarm import TrainJob
 from swarm.environments import load_environment
 

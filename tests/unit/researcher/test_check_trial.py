@@ -27,7 +27,8 @@ from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
 from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topics import read_request
 from swarm.environments import load_environment
 
 ONCE = "def agent(task, model, session):\n    return model.chat(session.messages)\n"

@@ -25,7 +25,8 @@ from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
 from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topics import read_request
 from researcher.verification.record import StudyRecord
 from researcher.verification.scores import check_analyses
 

@@ -24,7 +24,8 @@ from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
 from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.settings import StudySettings, read_request, read_settings
+from researcher.study.settings import StudySettings, read_settings
+from researcher.study.topics import read_request
 
 TOPIC = "learning rate 1e-4, 1e-3 or 1e-2 for word reversal"
 CALM, WILD = (0.50, 0.51, 0.52), (0.1, 0.5, 0.9)

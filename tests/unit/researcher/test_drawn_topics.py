@@ -17,7 +17,8 @@ from researcher.planner.rules import RulesPlanner
 from researcher.question.factors import SPECS, settings_of
 from researcher.question.flags import value_as_text
 from researcher.question.reader import read_topic
-from researcher.study.settings import StudySettings, read_request, read_settings
+from researcher.study.settings import StudySettings, read_settings
+from researcher.study.topics import read_request
 from swarm.tasks import TASK_FAMILIES
 
 DRAWN, DRAWN_SLOWLY, COMMANDS = 200, 5000, 20

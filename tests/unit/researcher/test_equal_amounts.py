@@ -11,7 +11,8 @@ from researcher.history import History
 from researcher.loop.settings_check import check_study
 from researcher.plan import Plan
 from researcher.planner.rules import RulesPlanner
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topics import read_request
 
 
 def _begin(topic: str, **flags: object) -> tuple[Charter, Plan]:

@@ -36,7 +36,8 @@ from researcher.planner.rules import RulesPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
 from researcher.servers.server_pool import ServerPool
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topics import read_request
 
 BASELINE, ARM = "lr=0.001", "lr=0.003"
 TOPIC = "Two rates"

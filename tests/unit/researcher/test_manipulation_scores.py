@@ -22,7 +22,8 @@ from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.rules import RulesPlanner
 from researcher.record.log import to_json
 from researcher.servers.server_pool import connect
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topics import read_request
 from swarm.environments import load_environment
 
 EPISODES = 8

@@ -23,7 +23,8 @@ from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import read_factors, read_fixed, value_as_text
 from researcher.question.needs import acting, complete_flags
 from researcher.record.log import charter_from_json, to_json
-from researcher.study.settings import StudySettings, read_request, read_settings
+from researcher.study.settings import StudySettings, read_settings
+from researcher.study.topics import read_request
 from swarm.job import build_job
 
 OPTIONS = {"grader": "exact", "max_tokens": "9"}

@@ -17,7 +17,8 @@ from researcher.judge.contrasts import is_complete
 from researcher.plan import Plan, ProgramProblem, Relation, Stage
 from researcher.planner.rules import RulesPlanner
 from researcher.search.rounds import check_round
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topics import read_request
 from researcher.tree import Expand, Promote, RungScore, SearchNode, SearchTree
 from swarm.program import is_program
 
@@ -76,7 +77,7 @@ def test_the_baseline_has_the_usual_rate_of_the_studied_model_unless_a_person_na
     assert charter.baseline == baseline
 
 
-SEARCH = "Which settings train agents best?"
+SEARCH = "Find the best recipe"
 
 
 def test_search_without_factors_has_a_default_space_and_rules_of_its_exploration() -> None:

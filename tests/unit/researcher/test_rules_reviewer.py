@@ -23,7 +23,8 @@ from researcher.planner.rules import RulesPlanner
 from researcher.record.costs import AttemptCost, cost_to_json
 from researcher.reviewer.reward_probe import GradedAttempt, SandboxedRewards, run_reward
 from researcher.reviewer.rules import RulesReviewer
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topics import read_request
 from swarm.environments import Environment, load_environment
 from swarm.errors import ProgramFailure
 from swarm.guard import REWARD, SUCCESS

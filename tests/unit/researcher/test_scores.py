@@ -13,7 +13,8 @@ from researcher.history import History
 from researcher.judge.samples import ScoredRun
 from researcher.planner.rules import RulesPlanner
 from researcher.record.scores import choose_for_plan, read_scores, read_test_scores
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topics import read_request
 
 CHARTER = replace(
     RulesPlanner().frame(read_request("KL or no KL for sorting?", StudySettings(seeds=2))), metric_range=(0.0, 1.0)

@@ -8,6 +8,7 @@ from experiments_db import number_as_text
 from researcher.planner.designs import default_job
 from researcher.question.reader import read_topic
 from researcher.report.render import format_value
+from researcher.scope import Scope
 from researcher.search.rules import default_space
 from ui import formats
 
@@ -27,5 +28,5 @@ def test_two_close_learning_rates_are_two_arms_by_their_names() -> None:
 
 def test_multiples_of_a_learning_rate_are_decimal_numbers() -> None:
     job = default_job("reverse", steps=None, base={}) | {"lr": 0.003}
-    rates = {level.name: level.settings["lr"] for level in default_space(job, ())[0].levels}
+    rates = {level.name: level.settings["lr"] for level in default_space(job, (), (), Scope())[0].levels}
     assert rates == {"lr=0.0003": 0.0003, "lr=0.0009": 0.0009, "lr=0.003": 0.003, "lr=0.009": 0.009, "lr=0.03": 0.03}

@@ -29,7 +29,8 @@ from researcher.record.log import (
     to_json,
 )
 from researcher.study.ending import REPORTED, WORKING, is_over
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topics import read_request
 from swarm.processes.child import process_start
 
 PLANNER = RulesPlanner()

@@ -10,9 +10,10 @@ from experiments_db import open_store
 from researcher.charter import Asked, ComparedAt, JudgedBy, StudyKind
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.loop.settings_check import check_study
-from researcher.study import settings as study_settings
+from researcher.study import topics
 from researcher.study.requests import create_study
-from researcher.study.settings import StudySettings, complete_from_topic, read_settings
+from researcher.study.settings import StudySettings, read_settings
+from researcher.study.topics import complete_from_topic
 
 ELSEWHERE = ("http://127.0.0.1:9",)
 
@@ -37,7 +38,7 @@ def test_gpus_of_the_topic_are_asked_of_servers_elsewhere() -> None:
 def test_more_gpus_than_there_are_are_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, here: int, is_enough: bool
 ) -> None:
-    monkeypatch.setattr(study_settings, "_count_gpus", lambda _: here)
+    monkeypatch.setattr(topics, "_count_gpus", lambda _: here)
     if is_enough:
         assert complete_from_topic("lr on sorting with 8 GPUs", StudySettings()).n_gpu == 8
         return
@@ -61,10 +62,13 @@ def test_environment_of_the_topic_is_that_of_the_study(tmp_path: Path, monkeypat
         complete_from_topic("lr on ./tasks.jsonl", StudySettings(family="sort"))
 
 
-def test_language_model_reads_its_topic_itself() -> None:
+def test_language_model_reads_its_topic_itself_and_is_bound_to_the_environment_that_it_names() -> None:
     settings = StudySettings(planner="llm", model="any")
 
-    assert complete_from_topic("lr on sorting within 2 hours", settings) == settings
+    bound = settings.model_copy(update={"family": "sort"})
+    assert complete_from_topic("lr on sorting within 2 hours", settings) == bound
+    # Which of two is meant, the language model reads.
+    assert complete_from_topic("Does copying help sorting?", settings) == settings
 
 
 def test_topic_is_stored_as_the_flags_that_say_it() -> None:

@@ -35,7 +35,8 @@ from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
 from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
-from researcher.study.settings import read_request, read_settings
+from researcher.study.settings import read_settings
+from researcher.study.topics import read_request
 from swarm.environments import load_environment
 from swarm.errors import CheckpointError, ServerUnreachable
 from swarm.processes.child import Child, child_environment

@@ -8,6 +8,7 @@ from researcher.planner.designs import default_job
 from researcher.planner.rules import RulesPlanner
 from researcher.programs import list_programs, load_program_code
 from researcher.question.needs import acting
+from researcher.scope import Scope
 from researcher.search.rules import default_space, programs_of
 from swarm import TrainJob
 
@@ -28,7 +29,7 @@ def levels_of(charter, name: str) -> list[str]:
 @pytest.mark.parametrize("model", ["nano", "micro"])
 def test_every_level_is_a_setting_that_the_service_accepts_and_the_first_is_the_jobs_own(model):
     job = default_job("reverse", steps=None, base={"model": model})
-    for factor in default_space(job, ()):
+    for factor in default_space(job, (), (), Scope()):
         values = [TrainJob.model_validate(acting({**job, **factor.needs, **level.settings})) for level in factor.levels]
         assert len(values) == len(set(map(repr, values))) > 1
         own = TrainJob.model_validate(acting({**factor.needs, **job}))
@@ -60,4 +61,5 @@ def test_a_program_of_a_person_takes_the_place_of_the_plain_one():
 def test_an_environment_with_an_agent_of_its_own_gets_no_other_agent():
     _, charter = frame(environment=StudiedEnvironment("verifiers:some", "some", "", "digest"))
     assert levels_of(charter, "program") == ["plain", "easy-first", "shaped-by-details"]
-    assert set(programs_of((), runs_own_agent=True)) < set(programs_of((), runs_own_agent=False))
+    known = programs_of({}, Scope(), runs_own_agent=False)
+    assert programs_of({}, Scope(), runs_own_agent=True).keys() < known.keys()

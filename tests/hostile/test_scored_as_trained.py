@@ -31,7 +31,8 @@ from researcher.record.log import to_json
 from researcher.record.scores import find_excluded
 from researcher.scope import ArmPart, Scope
 from researcher.servers.server_pool import connect
-from researcher.study.settings import StudySettings, read_request
+from researcher.study.settings import StudySettings
+from researcher.study.topics import read_request
 from swarm.environments import load_environment
 
 EPISODES = 24

@@ -63,8 +63,9 @@ class Comparison:
     trainings.
 
     `agent_gain` is the difference of the base scores: the effect of the arm's agent on the base weights.
-    `training_gain` is the difference in what training added. `unseen_failures` is an upper bound on the share of the
-    arm's runs that fail or collapse. `note` explains the verdict and its limits.
+    `training_gain` is the difference in what training added. `weights_gain` is the difference of the trained weights
+    where the baseline's agent plays both; NaN unless the arm has an agent of its own. `unseen_failures` is an upper
+    bound on the share of the arm's runs that fail or collapse. `note` explains the verdict and its limits.
     """
 
     arm: str
@@ -88,6 +89,7 @@ class Comparison:
     retries: Mapping[int, str] = field(default_factory=dict[int, str])
     agent_gain: GainPart = GainPart()
     training_gain: GainPart = GainPart()
+    weights_gain: GainPart = GainPart()
     unseen_failures: Number = math.nan
 
 

@@ -15,7 +15,7 @@ from researcher.charter import Charter, DecisionRule
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
 from researcher.judge.equivalence import p_different, p_equal, settle_equal, why_not_equal
 from researcher.judge.gatekeeping import behind_gate, close_gate, close_gate_of_contrasts, p_of_primary
-from researcher.judge.notes import Weighed, count_failures, describe, divide_gain
+from researcher.judge.notes import Weighed, count_failures, describe, divide_gain, gain_of_weights
 from researcher.judge.samples import (
     NOT_ESTIMATED,
     TOLERANCE,
@@ -339,9 +339,12 @@ def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_wors
     if outlier or unequal or (is_better and (fails_more or not is_kept_at_worst)):
         verdict = Verdict.INCONCLUSIVE
     agent, training = divide_gain(item.runs, item.baseline, charter.judged_range, charter.rule.alpha)
+    weights = gain_of_weights(item.runs, item.baseline, charter.judged_range, charter.rule.alpha)
     missing = dict(family.missing.get(item.arm, {}))
     weighed = Weighed(
-        item.arm, item.runs, item.baseline, item.verdict, verdict, missing, outlier, is_kept_at_worst, training
+        *(item.arm, item.runs, item.baseline, item.verdict, verdict, missing, outlier, is_kept_at_worst),
+        training if math.isnan(weights.value) else weights,
+        is_of_weights=not math.isnan(weights.value),
     )
     low, high = item.estimate.interval(1 - charter.confidence)
     if charter.judged_range is not None:
@@ -369,6 +372,7 @@ def _conclude(charter: Charter, family: Family, item: _Compared, is_kept_at_wors
         retries=_reasons(item.runs),
         agent_gain=agent,
         training_gain=training,
+        weights_gain=weights,
         unseen_failures=largest_share(failures, len(item.runs), charter.rule.alpha) if item.runs else math.nan,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from experiments_db import IN_MEAN, Verdict
@@ -32,7 +32,7 @@ class Weighed:
 
     `by_test` is the verdict of the test, and `verdict` is the one after the checks. `outlier` is the arm and the seed
     of a run that lies apart from the arm's others. `is_kept_at_worst` is whether the arm would be kept in the worst
-    case.
+    case. `training_gain` is what training added, or with `is_of_weights` the gain with the baseline's agent.
     """
 
     arm: str
@@ -44,6 +44,7 @@ class Weighed:
     outlier: tuple[str, int] | None
     is_kept_at_worst: bool
     training_gain: GainPart
+    is_of_weights: bool = False
 
 
 def count_failures(runs: Runs) -> int:
@@ -121,6 +122,8 @@ def _training(charter: Charter, item: Weighed) -> list[str]:
     gain = charter.sign * part.value
     if item.verdict is not Verdict.KEEP or math.isnan(part.p) or (part.p < charter.rule.alpha and gain > 0):
         return []
+    if item.is_of_weights:
+        return [f"better trained is not shown: with the agent of {charter.baseline} its weights gain {part.value:+.3f}"]
     return [f"better trained is not shown: training added {part.value:+.3f} more to it than to {charter.baseline}"]
 
 
@@ -145,6 +148,27 @@ def divide_gain(runs: Runs, baseline: Runs, metric_range: Range, alpha: float) -
     if math.isnan(agent.value) or min(sample.n for sample in trained.values()) < 2:
         return _as_part(agent, alpha), GainPart()
     return _as_part(agent, alpha), _as_part(_less(contrast_of(WEIGHTS, trained), agent), alpha)
+
+
+def gain_of_weights(runs: Runs, baseline: Runs, metric_range: Range, alpha: float) -> GainPart:
+    """Return the difference of trained weights where the baseline's agent plays with both."""
+    if not any(run.with_plain for run in runs.values()):
+        return GainPart()
+    samples = {
+        ARM: sample_of([_with_plain(run, baseline) for run in runs.values()], metric_range),
+        BASELINE: sample_of(list(baseline.values()), metric_range),
+    }
+    if min(sample.n for sample in samples.values()) < 2:
+        return GainPart()
+    return _as_part(contrast_of(WEIGHTS, samples), alpha)
+
+
+def _with_plain(run: ScoredRun, baseline: Runs) -> ScoredRun:
+    """Return a run as the baseline's agent scores it; one that failed and counts as untrained does so there too."""
+    bases = [each.base for each in baseline.values() if each.base is not None]
+    if run.with_plain is not None or run.score != run.base or not bases:
+        return run.with_plain or run
+    return replace(run, score=fmean(bases))
 
 
 def _agent_part(runs: Runs, baseline: Runs, metric_range: Range) -> Estimate:

@@ -39,6 +39,9 @@ class ScoredRun:
     prescribes. `failure` says how the run failed; it is also set if a run was ended early and scored. `noise` is the
     variance of `score` from its finite number of episodes, and `base_noise` is that of `base`. `retries` are the
     reasons, oldest first, of earlier attempts at this run that ended after their training had begun.
+
+    `with_plain` is the run without its own agent: its score is that of the baseline's agent with the same weights. None
+    unless the arm has another agent than the baseline.
     """
 
     run_id: str
@@ -48,6 +51,7 @@ class ScoredRun:
     failure: str = ""
     base_noise: float | None = None
     retries: tuple[str, ...] = ()
+    with_plain: ScoredRun | None = None
 
 
 def evaluation_noise(mean: float, stderr: float, episodes: int, metric_range: Range) -> float:

@@ -21,7 +21,7 @@ from researcher.judge.learning_curves import (
     steps_to,
 )
 from researcher.judge.samples import ScoredRun
-from researcher.phases import AUTHORSHIP, BASE, COST, FINAL, MANIPULATION, TEST
+from researcher.phases import AUTHORSHIP, BASE, COST, FINAL, MANIPULATION, PLAIN_AGENT, TEST
 from researcher.plan import Plan
 from researcher.player import agent_of, plays_its_own
 from researcher.record.costs import ArmCost, cost_from_json, mean_cost, why_not_as_trained
@@ -120,8 +120,17 @@ def _score_trials(
                     failure=trial.own_failure,
                     base_noise=_noise(charter, base) if base is not None and charter.judged_by.is_score else None,
                     retries=_retries_of(trial),
+                    with_plain=_with_plain(charter, measured, run_id, FINAL),
                 ),
             )
+
+
+def _with_plain(charter: Charter, measured: Scores, run_id: str, phase: str) -> ScoredRun | None:
+    """Return a run as the baseline's agent scores its weights; None unless its arm has another agent."""
+    found = measured.get((run_id, PLAIN_AGENT[phase]))
+    if found is None or charter.judged_by is not JudgedBy.FINAL:
+        return None
+    return ScoredRun(run_id, found.mean, _noise(charter, found))
 
 
 def _base_of(trial: Trial, measured: Scores) -> EvaluationSummary | None:
@@ -173,9 +182,15 @@ def read_test_scores(store: ExperimentStore, study_id: str, charter: Charter) ->
     arms = {item.id: item.name for item in store.list_experiments(study_id)}
     scored = {run.id: run for run in store.list_runs(study_id=study_id)}
     found: dict[str, dict[int, ScoredRun]] = {}
-    for item in store.list_evaluation_summaries(study_id=study_id, phase=TEST, split=charter.test_split):
-        run = scored[item.run_id]
-        found.setdefault(arms[run.experiment_id], {})[run.seed] = ScoredRun(run.id, item.mean, _noise(charter, item))
+    listed = store.list_evaluation_summaries(study_id=study_id, split=charter.test_split)
+    measured: Scores = {(item.run_id, item.phase): item for item in listed}
+    for (run_id, phase), item in measured.items():
+        if phase == TEST:
+            run = scored[run_id]
+            plain = _with_plain(charter.of_scores, measured, run_id, TEST)
+            found.setdefault(arms[run.experiment_id], {})[run.seed] = ScoredRun(
+                run_id, item.mean, _noise(charter, item), with_plain=plain
+            )
     return found
 
 

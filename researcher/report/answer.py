@@ -12,6 +12,7 @@ from researcher.charter import Asked, JudgedBy
 from researcher.plan import Relation
 from researcher.question.factors import SPECS
 from researcher.question.wording import title_of, title_of_environment
+from researcher.report.earned import describe_earned
 from researcher.report.formats import (
     LEAST,
     count,
@@ -359,8 +360,8 @@ def _of_kept(facts: StudyFacts, baseline: ArmFacts, kept: list[ArmFacts]) -> Ite
     if abs(found.difference) < LEAST:
         sentence = f"{name} is kept against {baseline.name}, though three digits do not show a difference"
     yield f"{sentence}: {effect_of(facts, found)}{_means(best)}{_parts(found)}."
-    if not is_better_trained(facts, found) and is_known(found.training_gain.value):
-        yield f"{name} is not shown to be better trained."
+    if earned := describe_earned(facts, found, name):
+        yield earned
     if len(kept) > 1:
         yield f"Also kept: {join_names(arm.name for arm in kept[1:])}."
     if is_known(found.unseen_failures):
@@ -399,13 +400,6 @@ def difference_of(arm: ArmFacts) -> float | None:
 def unseen(found: Comparison) -> str:
     """Return the share of runs that may fail although so few did."""
     return f"with so few seeds, up to {100 * found.unseen_failures:.0f} % of its runs may fail or collapse unseen"
-
-
-def is_better_trained(facts: StudyFacts, found: Comparison) -> bool:
-    """Return whether the part of a gain that training added is significantly above 0."""
-    gain = found.training_gain
-    sign = facts.charter.sign
-    return is_known(gain.p) and gain.p < facts.charter.rule.alpha and sign * gain.value >= LEAST
 
 
 def _means(arm: ArmFacts) -> str:

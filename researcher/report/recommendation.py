@@ -10,7 +10,8 @@ from researcher.charter import JudgedBy
 from researcher.judge.size_words import describe_target
 from researcher.record.costs import NOT_FROM_MODEL_BELOW
 from researcher.report.advice import list_changes
-from researcher.report.answer import is_better_trained, unseen
+from researcher.report.answer import unseen
+from researcher.report.earned import describe_earned, find_earning_part
 from researcher.report.formats import (
     LEAST,
     format_difference,
@@ -60,7 +61,10 @@ def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
             )
         return
     elif of_model:
-        yield _use(facts, baseline, of_model[0])
+        part = find_earning_part(facts, of_model[0])
+        yield _use(facts, baseline, of_model[0] if part is None else part.arm)
+        if part is not None:
+            yield f"{part.arm.name} is recommended in place of {of_model[0].name}: {part.reason}."
     else:
         yield _stay(facts, baseline, "every other arm is worse or no better")
     for arm in kept:
@@ -153,6 +157,8 @@ def _why_not(facts: StudyFacts, baseline: ArmFacts, best: ArmFacts) -> str:
     found = best.comparison
     if best.experiment.is_baseline:
         return "the verdict rests on the runs of one plan, in which it is behind"
+    if part := find_earning_part(facts, best):
+        return part.reason
     if facts.confirmation is not None and best.name in {item.name for item in facts.confirmation.ablations}:
         return f"is not shown to be better than {facts.confirmation.winner}, of which it lacks a part"
     if found is None:
@@ -181,12 +187,8 @@ def _use(facts: StudyFacts, baseline: ArmFacts, arm: ArmFacts) -> str:
     assert found is not None, "a verdict is that of a comparison"
     changes = ", ".join(list_changes(baseline, arm)) or "its settings are those of the baseline"
     sentences = [f"Use {arm.name}: {changes}{_why_not_the_best(facts, baseline, [arm])}."]
-    part = found.training_gain
-    if is_known(part.value) and not is_better_trained(facts, found):
-        sentences.append(
-            f"It is not shown to be better trained: of training, {format_difference(part.value)} "
-            f"({format_interval(part.ci_low, part.ci_high, signed=True)})."
-        )
+    if earned := describe_earned(facts, found, "It"):
+        sentences.append(earned)
     if is_known(found.unseen_failures):
         sentences.append(f"That holds {facts.charter.about}: {unseen(found)}.")
     if facts.charter.judged_by is not JudgedBy.FINAL:

@@ -8,8 +8,8 @@ from experiments_db import ExperimentStore
 from researcher.charter import Charter
 from researcher.report.advice import describe_runs
 from researcher.report.answer import answer, not_studied
-from researcher.report.formats import describe_p, format_difference, format_interval, format_score
-from researcher.report.numbers.facts import ArmFacts
+from researcher.report.formats import describe_p, format_difference, format_interval, format_score, is_known
+from researcher.report.numbers.facts import ArmFacts, StudyFacts
 from researcher.report.numbers.gather import gather
 from researcher.report.recommendation import recommendation
 
@@ -38,10 +38,16 @@ def summarize(store: ExperimentStore, study_id: str) -> Summary:
     return Summary(
         not_studied(facts),
         answer(facts),
-        tuple(_verdict(arm, facts.charter) for arm in facts.arms),
+        tuple(_verdict(arm, facts.charter) + _with_plain(facts, arm) for arm in facts.arms),
         describe_runs(facts),
         tuple(recommendation(facts)),
     )
+
+
+def _with_plain(facts: StudyFacts, arm: ArmFacts) -> str:
+    """Return the mean with the baseline's agent, where some arm has another one."""
+    is_shown = facts.has_other_agents and not arm.experiment.is_baseline and is_known(arm.mean_with_plain)
+    return f", with the plain agent {format_score(arm.mean_with_plain)}" if is_shown else ""
 
 
 def _verdict(arm: ArmFacts, charter: Charter) -> str:

@@ -22,7 +22,7 @@ from experiments_db import (
     Study,
     StudyWork,
 )
-from researcher.phases import BASE, FINAL
+from researcher.phases import BASE, FINAL, PLAIN_AGENT
 from researcher.record.budget import BudgetLine, budget_lines
 from researcher.record.runs import TrialState, group_trials
 from researcher.study.requests import work_of
@@ -40,7 +40,8 @@ _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
 class RunView:
     """One run as shown: step, last train reward and the evaluator's scores; None for a value that is not there yet.
 
-    `rung` is the step up to which an exploring run trains; 0 for a run that counts.
+    `rung` is the step up to which an exploring run trains; 0 for a run that counts. `with_plain_agent` is the final
+    score with the baseline's agent, where the arm has another one.
     """
 
     run_id: str
@@ -55,6 +56,7 @@ class RunView:
     final: float | None
     seconds: float | None
     rung: int = 0
+    with_plain_agent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ def _view(run: Run, arm: str, point: MetricPoint | None, means: Mapping[str, flo
         final=means.get(FINAL),
         seconds=max(0.0, (run.finished_at or now) - run.started_at) if run.started_at else None,
         rung=run.rung,
+        with_plain_agent=means.get(PLAIN_AGENT[FINAL]),
     )
 
 

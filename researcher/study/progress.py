@@ -210,14 +210,17 @@ def draw_arms(runs: Sequence[RunView], planned: Sequence[tuple[str, int]] = ()) 
     names = [f"seed {seed}" for seed in seeds] if len(seeds) <= MOST_SEEDS else [f"seeds {seeds[0]} to {seeds[-1]}"]
     for name in names:
         table.add_column(name, no_wrap=True, justify="right" if len(names) > 1 else "left")
-    for name in ("before", "after"):
+    is_scored_twice = any(run.with_plain_agent is not None for run in runs)
+    for name in ("before", "after", *(["with the plain agent"] if is_scored_twice else [])):
         table.add_column(name, no_wrap=True, justify="right")
     for arm in arms[:MOST_ARMS]:
         of_arm = [newest[arm, seed] for seed in seeds if (arm, seed) in newest]
         cells = [_cell(newest.get((arm, seed)), is_waiting=(arm, seed) in waiting) for seed in seeds]
         if len(seeds) > MOST_SEEDS:
             cells = [Text().join(_sign(newest.get((arm, seed))) for seed in seeds)]
-        means = ([run.base for run in of_arm], [run.final for run in of_arm])
+        means = [[run.base for run in of_arm], [run.final for run in of_arm]]
+        if is_scored_twice:
+            means.append([run.with_plain_agent for run in of_arm])
         table.add_row(Text(arm), *cells, *(_mean(values) for values in means))
     if len(arms) > MOST_ARMS:
         table.add_row(Text(f"({len(arms) - MOST_ARMS} more arms not shown)", style="dim"))

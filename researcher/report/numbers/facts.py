@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from math import nan
@@ -44,7 +44,8 @@ class RunFacts:
     """One training of a run with the evaluator's scores; None if it was not measured.
 
     `counts` is whether its final score is in the study's means. `value` is the value of its run there, however the run
-    ended; None if another training of the run counts.
+    ended; None if another training of the run counts. `with_plain` and `test_with_plain` are the final and the test
+    score of its weights with the baseline's agent; None unless its arm has another agent.
     """
 
     run: Run
@@ -55,6 +56,8 @@ class RunFacts:
     counts: bool
     config_hash: str
     value: float | None = None
+    with_plain: float | None = None
+    test_with_plain: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +127,25 @@ class ArmFacts:
         return fmean(finals) if finals else nan
 
     @property
+    def mean_with_plain(self) -> float:
+        """The mean final score of its weights with the baseline's agent, which may be its own; NaN without scores."""
+        return _mean_of([(item.with_plain, item.final) for item in self.runs if item.counts])
+
+    @property
+    def test_mean_with_plain(self) -> float:
+        """The same on the test split."""
+        return _mean_of([(item.test_with_plain, item.test) for item in self.runs if item.counts])
+
+    @property
     def code_hash(self) -> str:
         return sha256(self.experiment.program_code.encode()).hexdigest()
+
+
+def _mean_of(pairs: Sequence[tuple[float | None, float | None]]) -> float:
+    """Return the mean of the first numbers, or of the second where no run has a first one; NaN without any."""
+    firsts = [first for first, _ in pairs if first is not None]
+    found = firsts or [second for _, second in pairs if second is not None]
+    return fmean(found) if found else nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +216,11 @@ class StudyFacts:
         """The ranked arms that may be recommended: not those that only show what a part of the winner is worth."""
         ablated = {item.name for item in self.confirmation.ablations} if self.confirmation is not None else set[str]()
         return tuple(arm for arm in self.ranked if arm.name not in ablated)
+
+    @property
+    def has_other_agents(self) -> bool:
+        """True if weights were also scored with the baseline's agent, because an arm has another one."""
+        return any(item.with_plain is not None for item in self.runs)
 
     @property
     def winner(self) -> ArmFacts | None:

@@ -22,7 +22,7 @@ from researcher.errors import StudyNotFound
 from researcher.judge import Runs, summarize_arm
 from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.learning_curves import ScoredStep, curve_of
-from researcher.phases import BASE, FINAL, TEST
+from researcher.phases import BASE, FINAL, PLAIN_AGENT, TEST
 from researcher.plan import Plan, Stage
 from researcher.record.costs import ArmCost, cost_flags, gather_costs
 from researcher.record.log import StudyLog, analysis_from_json, charter_from_json
@@ -160,6 +160,7 @@ def _gather_runs(
 ) -> dict[str, list[RunFacts]]:
     """Return the claiming runs by experiment id, in the order of seeds and attempts."""
     splits = {BASE: charter.search_split, FINAL: charter.search_split, TEST: charter.test_split}
+    splits |= {PLAIN_AGENT[phase]: splits[phase] for phase in PLAIN_AGENT}
     scores = {
         (item.run_id, item.phase): item.mean
         for item in store.list_evaluation_summaries(study_id=study_id)
@@ -182,6 +183,8 @@ def _gather_runs(
                 counts=run.status is RunStatus.FINISHED and final is not None and run.seed not in earlier,
                 config_hash=hash_json(run.job),
                 value=values.get(run.id),
+                with_plain=scores.get((run.id, PLAIN_AGENT[FINAL])),
+                test_with_plain=scores.get((run.id, PLAIN_AGENT[TEST])),
             )
         )
     return grouped

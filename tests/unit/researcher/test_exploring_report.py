@@ -37,8 +37,10 @@ from researcher.report.clauses import NOT_MEASURED, list_clauses
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
 from researcher.report.numbers.planner_record import MOST_NOTES
+from researcher.report.recommendation import recommendation
 from researcher.report.summary import summarize
 from researcher.report.write import ReportPaths, build_report
+from researcher.scope import ArmPart, Scope
 from researcher.verification.record import StudyRecord
 from researcher.verification.report_check import check_report
 
@@ -155,15 +157,19 @@ def test_ablations_have_the_difference_of_their_runs_and_the_judges_outcome(
     assert rows[WITHOUT_AGENT]["outcome"] == "not decided"
 
 
-def test_the_winner_is_recommended_and_never_an_arm_that_lacks_a_part(tmp_path: Path) -> None:
+def test_an_arm_that_lacks_a_part_is_recommended_only_where_the_parts_were_asked_for(tmp_path: Path) -> None:
     with open_store(tmp_path / "research.db") as store:
         study = complete_study(store, tmp_path, true={WITHOUT_AGENT: 0.95})
         facts = gather(store, study.study_id)
         assert facts.ranked[0].name == WITHOUT_AGENT
         said = summarize(store, study.study_id)
-    assert said.recommendation[0].startswith(f"Use {WINNER}: ")
+    assert said.recommendation[0].startswith(f"Use {WITHOUT_AGENT}: ")
+    assert f"in place of {WINNER}" in said.recommendation[1] and WITHOUT_LR in said.recommendation[1]
     assert f"Of 10 explored arms, {WINNER} was confirmed" in said.answer
     assert any(WITHOUT_AGENT in step for step in next_steps(facts))
+    of_agents = replace(facts.charter.asks, scope=Scope.of([ArmPart.AGENT]))
+    of_one_part = replace(facts, charter=replace(facts.charter, asks=of_agents))
+    assert recommendation(of_one_part)[0].startswith(f"Use {WINNER}: ")
 
 
 def test_an_arm_that_is_not_what_it_claims_is_named_before_any_verdict_and_has_none(tmp_path: Path) -> None:

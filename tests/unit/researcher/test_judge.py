@@ -374,6 +374,19 @@ def test_gain_is_divided_into_agent_and_training(charter):
     assert "better trained is not shown" in agent.note and "better trained" not in trained.note
 
 
+def test_weights_of_another_agent_are_compared_with_the_agent_of_the_baseline(charter):
+    base = with_base(runs_of("base", NINE), 0.3, 4e-4)
+    arm = with_base(runs_of("arm", MUCH_BETTER), 0.3, 4e-4)
+    plain = {seed: replace(run, with_plain=replace(base[seed], run_id=run.run_id)) for seed, run in arm.items()}
+    found = judged_with(charter, base, plain).comparisons[0]
+    assert found.verdict is Verdict.KEEP and found.weights_gain.value == pytest.approx(0.0)
+    assert found.weights_gain.p > 0.5 and "with the agent of base its weights gain" in found.note
+    assert math.isnan(judged_with(charter, base, arm).comparisons[0].weights_gain.value)
+    failed = {**plain, 0: replace(arm[0], score=0.3, failure="diverged")}
+    lower = judged_with(charter, base, failed).comparisons[0].weights_gain
+    assert lower.value == pytest.approx((0.3 - NINE[0]) / len(NINE))
+
+
 def test_copies_of_one_base_score_are_one_measurement(charter):
     noise = 4e-4
     base, arm = with_base(runs_of("base", NINE), 0.30, noise), with_base(runs_of("arm", MUCH_BETTER), 0.34, noise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from researcher.report.answer import answer
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
 from researcher.report.recommendation import recommendation
+from researcher.report.render import render_markdown
 from swarm import TrainJob
 
 BEST = "lr=0.003"
@@ -125,6 +127,44 @@ def test_a_gain_that_is_the_agents_is_not_called_better_training(kept: StudyFact
     assert parts in answer(facts) and "is not shown to be better trained" in answer(facts)
     assert "is not shown to be better trained" in recommendation(facts)[0]
     assert "better trained" not in answer(kept) and f"and {gain:+.3f} by training" in answer(kept)
+
+
+GAIN, NO_GAIN = GainPart(0.2, 0.1, 0.3, 0.001), GainPart(0.0, -0.01, 0.01, 1.0)
+UNCERTAIN = GainPart(0.2, -0.1, 0.5, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("agent", "weights", "words", "not_said"),
+    [
+        (GAIN, GAIN, "has a better agent and is better trained", "not"),
+        (GAIN, UNCERTAIN, "has a better agent and is not shown to be better trained", "told apart"),
+        (NO_GAIN, GAIN, "is better trained, and its agent is not shown to be better", "has a better agent"),
+        (UNCERTAIN, UNCERTAIN, "better trained is not told apart", "and is better trained"),
+    ],
+)
+def test_a_kept_arm_with_an_agent_of_its_own_is_a_better_agent_or_better_trained_by_the_intervals(
+    kept: StudyFacts, agent: GainPart, weights: GainPart, words: str, not_said: str
+) -> None:
+    best = next(arm for arm in kept.arms if arm.name == BEST)
+    assert best.comparison is not None
+    facts = with_arm(kept, BEST, comparison=replace(best.comparison, agent_gain=agent, weights_gain=weights))
+    for text in (answer(facts), recommendation(facts)[0]):
+        assert f"{words}: " in text and "on the base weights" in text
+        said = re.search(r"\S* has a better agent[^:]*|\S* is better trained[^:]*|Whether [^:]* told apart", text)
+        assert said is not None and not_said not in said[0]
+
+
+def test_the_scores_of_weights_with_the_plain_agent_are_a_column(kept: StudyFacts) -> None:
+    best = next(arm for arm in kept.arms if arm.name == BEST)
+    runs = tuple(replace(item, with_plain=0.25, test_with_plain=0.125) for item in best.runs)
+    facts = with_arm(kept, BEST, runs=runs)
+    said = render_markdown(facts, ())
+    assert "with the plain agent" not in render_markdown(kept, ())
+    row = next(line for line in said.splitlines() if f"| {BEST} |" in line and "0.250" in line)
+    head = next(
+        line for line in said.splitlines() if line.startswith("| rank | arm") and "with the plain agent" in line
+    )
+    assert row.count("|") == head.count("|")
 
 
 def test_a_setting_that_one_arm_names_and_the_other_has_by_default_is_no_change(kept: StudyFacts) -> None:

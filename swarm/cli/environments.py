@@ -14,7 +14,17 @@ import typer
 
 from swarm.cli import playing
 from swarm.cli.failures import failures_in_one_line
-from swarm.cli.options import EnvArgument, JsonOption, ProgramOption, WorkersOption, program_of, require_model, token_of
+from swarm.cli.options import (
+    EnvArgument,
+    JsonOption,
+    KOption,
+    ProgramOption,
+    WorkersOption,
+    ks_of,
+    program_of,
+    require_model,
+    token_of,
+)
 from swarm.cli.own_server import server_at
 from swarm.errors import BadRequest
 
@@ -75,6 +85,7 @@ def check(
     episodes: Annotated[
         int, typer.Option("--episodes", "-n", min=1, max=100_000, help="Train tasks that are played.")
     ] = 64,
+    k: KOption = None,
     workers: WorkersOption = 16,
     as_json: JsonOption = False,
 ) -> None:
@@ -106,7 +117,9 @@ def check(
             # Without any train task, the checks have failed already and there is nothing to play.
             elif next(environment.tasks(Split.TRAIN), None) is not None:
                 with _model(url, train_model) as client:
-                    base = measure_base_score(client, environment, chosen, episodes=episodes, max_workers=workers)
+                    base = measure_base_score(
+                        client, environment, chosen, episodes=episodes, ks=ks_of(k), max_workers=workers
+                    )
                 tell(judge(base))
         if as_json:
             checks = [{"check": each.check, "severity": each.severity, "message": each.message} for each in results]

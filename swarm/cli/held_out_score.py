@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
@@ -69,8 +70,8 @@ class HeldOutStep:
 def score_of(evaluation: Evaluation) -> HeldOutScore:
     from swarm.client.evaluation import interval
 
-    rewards = [reward for each in evaluation.rewards.values() for reward in each]
-    ends = _known(interval(rewards))
+    # Attempts at one task are not independent of each other.
+    ends = _known(interval([statistics.fmean(each) for each in evaluation.rewards.values()]))
     failures, broken = len(evaluation.failures), len(evaluation.broken)
     return HeldOutScore(evaluation.mean, evaluation.stderr, *ends, evaluation.n, failures, broken)
 

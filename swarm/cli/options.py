@@ -29,6 +29,13 @@ EnvOption = Annotated[str, typer.Option("--env", help="Environment: a bundled on
 EnvArgument = Annotated[str, typer.Argument(help="Environment: a bundled one, a path, or LIBRARY:NAME.")]
 ProgramOption = Annotated[Path | None, typer.Option("--program", help="A Python file with the agent.")]
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, max=256, help="Episodes at the same time.")]
+KOption = Annotated[
+    str | None,
+    typer.Option(
+        "--k",
+        help="Also pass@k, as in 1,4,16: the share of tasks that so many attempts solve.",
+    ),
+]
 SplitOption = Annotated[str, typer.Option("--split", help="train, validation or test.")]
 RecordOption = Annotated[
     Path | None,
@@ -47,6 +54,13 @@ LogOption = Annotated[
 ]
 DATABASE_SINK = "database"
 """The sink that every server records into."""
+
+
+def ks_of(text: str | None) -> tuple[int, ...]:
+    """Return the numbers of --k, none without it. Raise BadRequest for anything else than numbers."""
+    from swarm.client.pass_at_k import read_ks
+
+    return () if text is None else read_ks(text)
 
 
 def token_of(*roles: str) -> str | None:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +44,7 @@ def evaluate(
             "--episodes", "-n", min=1, max=100_000, help="How many tasks (default: 200; with --follow the job's)."
         ),
     ] = None,
+    k: options.KOption = None,
     workers: options.WorkersOption = 16,
     follow: Annotated[
         bool, typer.Option("--follow", help="Score at every step that the job is due for it (eval_every), to its end.")
@@ -58,6 +59,9 @@ def evaluate(
         from swarm.program.roles import clients_of, connected, servers_named
 
         chosen, chosen_split = options.program_of(program, env), options.split_named(split)
+        ks = options.ks_of(k)
+        if ks and follow:
+            raise BadRequest("--k is measured once, not with --follow: leave one of both out", param="k")
         addresses, token = (
             servers_named("--url", url or [options.DEFAULT_URL]),
             options.token_of("rollout", "commander"),
@@ -73,8 +77,11 @@ def evaluate(
                 options.require_model(client)
             if few := warning_of(count_tasks(environment, chosen_split, episodes or EPISODES)):
                 typer.echo(f"swarm: {few}", err=True)
-            score = partial(measure, servers, environment, chosen, split=chosen_split, max_workers=workers)
-            scorer = _Scorer(environment.name, str(chosen_split), lambda wanted: score(episodes=wanted))
+            attempts = max(ks, default=1)
+            score = partial(
+                measure, servers, environment, chosen, split=chosen_split, attempts=attempts, max_workers=workers
+            )
+            scorer = _Scorer(environment.name, str(chosen_split), lambda wanted: score(episodes=wanted), ks)
             if follow:
                 _follow(next(iter(clients_of(servers).values())), scorer, episodes, as_json=as_json)
             else:
@@ -111,11 +118,12 @@ def evaluator_beside(job: TrainJob, env: str, program: Path | None, url: str, di
 
 @dataclass(frozen=True, slots=True)
 class _Scorer:
-    """A way to score held-out tasks. `score` gets the number of episodes."""
+    """A way to score held-out tasks. `score` gets the number of tasks, and `ks` are those of pass@k."""
 
     task: str
     split: str
     score: Callable[[int], Evaluation]
+    ks: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -127,9 +135,12 @@ class _Scorer:
 
 
 def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
+    from swarm.client.pass_at_k import pass_at_k
+
     began = time.monotonic()
     result = scorer.score(episodes)
     score = score_of(result)
+    passes = pass_at_k(result.solved, scorer.ks)
     shown: dict[str, Any] = {
         **scorer.figures,
         "episodes": result.n,
@@ -138,6 +149,7 @@ def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
         "low": score.low,
         "high": score.high,
         "failures": len(result.failures),
+        "pass_at_k": [asdict(each) for each in passes],
         "weight_versions": sorted(result.weight_versions),
         "seconds": round(time.monotonic() - began, 2),
     }
@@ -148,6 +160,8 @@ def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
     typer.echo(
         f"{scorer.name}: {score.text}, weight version {versions}, {len(result.failures)} failed, {shown['seconds']} s"
     )
+    for passed in passes:
+        typer.echo(f"{passed.text}, {passed.tasks} tasks")
 
 
 def _follow(client: SwarmClient, scorer: _Scorer, episodes: int | None, *, as_json: bool) -> None:

@@ -373,7 +373,7 @@ def interval(rewards: Sequence[float]) -> tuple[float, float]:
         return -math.inf, math.inf
     mean = statistics.fmean(rewards)
     if all(reward in (0, 1) for reward in rewards):
-        return _wilson(mean, number)
+        return wilson(mean, number)
     return _normal(mean, statistics.stdev(rewards) / math.sqrt(number) if number > 1 else None)
 
 
@@ -383,7 +383,7 @@ def interval_on_record(mean: float, stderr: float | None, successes: int, number
     If the rewards add up to the successes, they are taken to be all 0 or 1.
     """
     if abs(mean * number - successes) <= ROUNDING * number:
-        return _wilson(mean, number)
+        return wilson(mean, number)
     return _normal(mean, stderr)
 
 
@@ -392,7 +392,8 @@ def _normal(mean: float, stderr: float | None) -> tuple[float, float]:
     return mean - margin, mean + margin
 
 
-def _wilson(mean: float, number: int) -> tuple[float, float]:
+def wilson(mean: float, number: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share of so many (Wilson 1927, JASA 22:209-212)."""
     shrunk = 1 + Z95**2 / number
     centre = (mean + Z95**2 / (2 * number)) / shrunk
     margin = Z95 / shrunk * math.sqrt(mean * (1 - mean) / number + Z95**2 / (4 * number**2))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from swarm.client import SwarmClient
 from swarm.client.evaluation import interval
+from swarm.client.pass_at_k import PassAtK, pass_at_k
 from swarm.environments import Environment
 from swarm.environments.environment_check import CheckResult, CheckSeverity
 from swarm.program.base import PLAIN, Program
@@ -21,6 +23,8 @@ LEARNABLE_FROM = 0.03
 """Below this success rate most groups of a batch have no success at all, and so no gradient."""
 LEARNED_FROM = 0.95
 """Above this success rate most groups of a batch have only successes, and so no gradient either."""
+WAYS_ON = "take easier tasks first, give partial credit, or try another model"
+"""The ways on where no attempt earns anything, so that reward alone teaches nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class BaseScore:
 
     `rewards` are those of the scored attempts. `low` and `high` are the 95 % interval of their `mean`. In `broken` of
     them the program failed, which counts as 0. `failures` attempts could not be scored. `first_failure` is the first
-    reason of either kind.
+    reason of either kind. `passes` are the shares of tasks that several attempts solve, if they were asked for.
     """
 
     rewards: tuple[float, ...]
@@ -40,12 +44,14 @@ class BaseScore:
     first_failure: str | None
     attempts_per_s: float
     broken: int = 0
+    passes: tuple[PassAtK, ...] = ()
 
     def figures(self) -> dict[str, Any]:
         """Return the score as JSON values. An unknown end of the interval is None."""
         ends = {name: end if math.isfinite(end) else None for name, end in (("low", self.low), ("high", self.high))}
         rest = {"failures": self.failures, "broken": self.broken, "attempts_per_s": self.attempts_per_s}
-        return {"mean": self.mean, **ends, "n": len(self.rewards), **rest}
+        passes = [asdict(each) for each in self.passes]
+        return {"mean": self.mean, **ends, "n": len(self.rewards), **rest, "pass_at_k": passes}
 
 
 def measure_base_score(
@@ -54,14 +60,22 @@ def measure_base_score(
     program: Program = PLAIN,
     *,
     episodes: int = EPISODES,
+    ks: Sequence[int] = (),
     max_workers: int = 16,
 ) -> BaseScore:
-    """Measure the score of the served weights on train tasks, in eval episodes."""
+    """Measure the score of the served weights on train tasks, in eval episodes.
+
+    Each task is attempted as often as the largest of `ks` says, once without any.
+    """
     began = time.monotonic()
-    result = measure(client, environment, program, split=Split.TRAIN, episodes=episodes, max_workers=max_workers)
+    attempts = max(ks, default=1)
+    result = measure(
+        client, environment, program, split=Split.TRAIN, episodes=episodes, attempts=attempts, max_workers=max_workers
+    )
     seconds = time.monotonic() - began
     rewards = tuple(reward for each in result.rewards.values() for reward in each)
-    low, high = interval(rewards)
+    # Attempts at one task are not independent of each other.
+    low, high = interval([statistics.fmean(each) for each in result.rewards.values()])
     return BaseScore(
         rewards,
         statistics.fmean(rewards) if rewards else 0.0,
@@ -71,6 +85,7 @@ def measure_base_score(
         next((failure.error for failure in (*result.broken, *result.failures)), None),
         (result.n + len(result.failures)) / seconds,
         len(result.broken),
+        pass_at_k(result.solved, ks),
     )
 
 
@@ -90,13 +105,15 @@ def _finding(score: BaseScore) -> tuple[CheckSeverity, str]:
     )
     if score.broken:
         message += f", {score.broken} of them broken by the program ({score.first_failure})"
+    for passed in score.passes:
+        message += f", {passed.text}"
     if score.failures:
         message += f", {score.failures} failed ({score.first_failure})"
     # With negative rewards, a mean near or below 0 does not show that no attempt earned anything.
     is_low = min(score.rewards) >= 0 and score.high < LEARNABLE_FROM
     if is_low or max(score.rewards) <= 0:
         message += f": {'hardly any' if max(score.rewards) > 0 else 'no'} attempt earned anything, so there is nothing "
-        message += "to learn from: take easier tasks, give partial credit, or try another model"
+        message += f"to learn from: {WAYS_ON}"
         return CheckSeverity.FAIL, message
     if score.low > LEARNED_FROM:
         return (

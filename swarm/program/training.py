@@ -22,7 +22,7 @@ from swarm.client.episode import DEFAULT_WAIT_S, EpisodeSampling
 from swarm.client.evaluation import attempt_seed
 from swarm.client.fault_log import FaultLog
 from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
-from swarm.errors import EngineFailure, EnvironmentFailure, EnvironmentInvalid, ProgramFailure, SwarmError
+from swarm.errors import BadRequest, EngineFailure, EnvironmentFailure, EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.job import TrainJob
 from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, RecordedSession, model_of, open_session
 from swarm.program.base import PLAIN, Program, answer_in_turn, named_exits, rewards_of
@@ -175,6 +175,7 @@ def measure(
     split: Split = Split.VALIDATION,
     episodes: int = 200,
     skip: int = 0,
+    attempts: int = 1,
     max_workers: int = 64,
     worst: float = 0.0,
     seed: int | None = None,
@@ -188,7 +189,8 @@ def measure(
 ) -> Evaluation:
     """Return the score of the served weights on held-out tasks, by the environment's grades.
 
-    The tasks are the `episodes` of the split after the first `skip`. The program's own reward is not used. An attempt
+    The tasks are the `episodes` of the split after the first `skip`. Each is attempted `attempts` times. The program's
+    own reward is not used. An attempt
     that fails because of the program scores `worst`. An attempt that fails because of the system is repeated. `seed`
     fixes the sampling seeds of all attempts. `attempt_calls` and `attempt_tokens` limit the model calls and the sampled
     tokens of each. With `fixed_sampling` the program cannot ask for other sampling.
@@ -198,6 +200,8 @@ def measure(
     """
     clients = clients_of(servers)
     (name, first), *others = clients.items()
+    if others and attempts > 1:
+        raise BadRequest("several attempts at a task are measured on one server: name one", param="attempts")
     _refuse_second_agent(program, environment, clients)
     items = list(islice(environment.tasks(split), skip, skip + episodes))
     by_id = {each.task.task_id: each for each in items}
@@ -230,7 +234,7 @@ def measure(
                     each.output = outputs[role]
             return outputs[name]
 
-        tasks = [each.task for each in items]
+        tasks = [each.task for each in items for _ in range(attempts)]
         end = environment.interrupt if isinstance(environment, DrivenEnvironment) else None
         return evaluate(
             first,

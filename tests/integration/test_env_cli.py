@@ -166,9 +166,13 @@ def test_the_base_score_says_whether_a_model_can_learn(
 
 @pytest.mark.timeout(400)
 def test_the_base_score_of_a_model_is_measured_without_a_running_server(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["env", "check", "reverse", "--model", "nano", *FEW, "--episodes", "8", "--json"])
+    words = ["env", "check", "reverse", "--model", "nano", *FEW, "--episodes", "8", "--k", "1,4", "--json"]
+    done = CliRunner().invoke(app, words)
     assert done.stdout, done.output
-    assert json.loads(done.stdout)["base_score"]["n"] == 8
+    base = json.loads(done.stdout)["base_score"]
+    assert base["n"] == 32
+    assert [(each["k"], each["tasks"]) for each in base["pass_at_k"]] == [(1, 8), (4, 8)]
+    assert base["pass_at_k"][0]["mean"] == pytest.approx(base["mean"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""pass@k: the probability that at least one of k attempts at a task solves it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from swarm.client.evaluation import wilson
+from swarm.errors import BadRequest
+
+MOST_ATTEMPTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PassAtK:
+    """The share of tasks that `k` attempts solve, from 0 to 1, with its 95 % interval over the `tasks`.
+
+    The interval is Wilson's for a share of so many tasks. A task's probability varies no more than a task that is
+    either solved or not, so the interval is wide enough.
+    """
+
+    k: int
+    mean: float
+    low: float
+    high: float
+    tasks: int
+
+    @property
+    def text(self) -> str:
+        return f"pass@{self.k} {self.mean:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+def estimate(attempts: int, solved: int, k: int) -> float:
+    """Return the unbiased estimate of pass@k of one task, of whose attempts so many solved it.
+
+    It is 1 - C(attempts - solved, k) / C(attempts, k), by Chen et al. 2021, arXiv 2107.03374, equation 1.
+    """
+    if attempts < k:
+        raise ValueError(f"{attempts} attempts cannot tell of {k}")
+    return 1 - math.comb(attempts - solved, k) / math.comb(attempts, k)
+
+
+def pass_at_k(solved: Mapping[str, Sequence[bool]], ks: Iterable[int]) -> tuple[PassAtK, ...]:
+    """Return pass@k for each k, over the tasks that have as many attempts. A k that no task has is left out.
+
+    `solved` tells of each attempt at each task whether it solved it.
+    """
+    found: list[PassAtK] = []
+    for k in ks:
+        values = [estimate(len(each), sum(each), k) for each in solved.values() if len(each) >= k]
+        if values:
+            # The mean of equal numbers may differ from them in the last bit.
+            mean = min(1.0, math.fsum(values) / len(values))
+            found.append(PassAtK(k, mean, *wilson(mean, len(values)), len(values)))
+    return tuple(found)
+
+
+def read_ks(text: str) -> tuple[int, ...]:
+    """Return the numbers of `1,4,16`, rising, each once. Raises BadRequest for anything else."""
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1 or found[-1] > MOST_ATTEMPTS:
+        raise BadRequest(f"--k {text}: give numbers of attempts from 1 to {MOST_ATTEMPTS}, as in 1,4,16", param="k")
+    return tuple(found)

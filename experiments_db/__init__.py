@@ -39,6 +39,7 @@ from experiments_db.kinds import (
     BudgetKind as BudgetKind,
     EpisodeOrder as EpisodeOrder,
     ExperimentStatus as ExperimentStatus,
+    FindingKind as FindingKind,
     NoteKind as NoteKind,
     Operator as Operator,
     Outcome as Outcome,

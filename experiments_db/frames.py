@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from experiments_db.errors import StoreUnavailable
+from experiments_db.kinds import FindingKind
 from experiments_db.records import (
     DetailedEvaluation,
     Event,
@@ -140,7 +141,8 @@ def export_study(
     study = store.get_study(study_id)
     runs = {run.id: run for run in store.list_runs(study_id=study_id)}
     names = {experiment.id: experiment.name for experiment in store.list_experiments(study_id)}
-    scores, findings = store.list_evaluations(study_id=study_id), store.list_findings(study_id=study_id)
+    scores = store.list_evaluations(study_id=study_id)
+    findings = store.list_findings(study_id=study_id, kinds=list(FindingKind))
     frames = {
         "study": _frame(Study, [study]),
         "hypotheses": _frame(StoredHypothesis, store.list_hypotheses(study_id)),
@@ -154,7 +156,7 @@ def export_study(
             seed=[runs[item.run_id].seed for item in scores],
         ),
         "findings": _frame(Finding, findings).assign(
-            experiment=[names[item.experiment_id] for item in findings],
+            experiment=[names.get(item.experiment_id or "") for item in findings],
             baseline=[names.get(item.baseline_id or "") for item in findings],
         ),
         "notebook": _frame(NotebookEntry, store.list_notes(study_id)),

@@ -143,9 +143,31 @@ class Verdict(StrEnum):
     DIFFERENT = "different"
     INCONCLUSIVE = "inconclusive"
 
+    @property
+    def is_open(self) -> bool:
+        """True if the verdict decides nothing."""
+        return self is Verdict.INCONCLUSIVE
+
     def about(self, what: str) -> str:
         """Return the verdict in words with what it is about; one that decides nothing is about nothing."""
         return self.value if self is Verdict.INCONCLUSIVE else f"{self.value} ({what})"
+
+
+class FindingKind(StrEnum):
+    """The kind of a finding, in the order in which kinds are shown.
+
+    COMPARISON is an arm against the baseline, judged: the verdict says whether it is an effect or a null. PREDICTION is
+    a hypothesis beside what happened. SUSPECT is an arm that its planner does not trust, and DISQUALIFIED one that is
+    out of the ranking, both with the reason. LESSON is what a planner wanted to remember. EXPLORED is an arm with short
+    runs of few seeds, which nothing confirmed.
+    """
+
+    COMPARISON = "comparison"
+    PREDICTION = "prediction"
+    SUSPECT = "suspect"
+    DISQUALIFIED = "disqualified"
+    LESSON = "lesson"
+    EXPLORED = "explored"
 
 
 class Outcome(StrEnum):

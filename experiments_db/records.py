@@ -19,6 +19,7 @@ from experiments_db.kinds import (
     BudgetKind,
     EpisodeOrder,
     ExperimentStatus,
+    FindingKind,
     NoteKind,
     Operator,
     Outcome,
@@ -271,23 +272,30 @@ class EpisodeFilter:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one comparison: `experiment_id` against `baseline_id`, on `metric` of `split`.
+    """What a study knows of an arm, a prediction or in general, of one `kind`; most are comparisons.
 
-    `effect` is the difference of the means (experiment minus baseline) and `ci_low`..`ci_high` its interval at
-    `confidence`. `p_adjusted` is corrected over the comparisons of its plan and for the plan's share of alpha.
-    `run_ids` are the runs behind the numbers. Where there was nothing to estimate (no finished run of one of them), the
-    numbers are None.
+    A comparison is of `experiment_id` against `baseline_id`, on `metric` of `split`. `effect` is the difference of the
+    means (experiment minus baseline) and `ci_low`..`ci_high` its interval at `confidence`. `p_adjusted` is corrected
+    over the comparisons of its plan and for the plan's share of alpha. `run_ids` are the runs behind the numbers. Where
+    there was nothing to estimate (no finished run of one of them), the numbers are None.
 
     `recipe` is what another study needs to ask the same again: digests of environment, program and metric, the model,
     and the factors of both arms. A finding is retracted at `retracted_at` for the reason in `retraction`.
     `retracted_by` is the later finding that contradicts it.
+
+    Other kinds say in `summary` what they say, and have the numbers that they can have. Their verdict decides nothing.
+    `experiment_id` is None for those that are about no single arm.
+
+    `key` is unique in the study. `environment_name`, `environment_digest`, `model` and `scope` say what the study was
+    about; `scope` has the parts in which its arms could differ. `question` is the digest of what was compared, equal
+    for findings on the same question, and empty for other kinds.
     """
 
     id: str
     study_id: str
     hypothesis_id: str | None
     iteration: int
-    experiment_id: str
+    experiment_id: str | None
     baseline_id: str | None
     metric: str
     split: str
@@ -307,6 +315,13 @@ class Finding:
     retracted_at: float | None = None
     retraction: str | None = None
     retracted_by: str | None = None
+    kind: FindingKind = FindingKind.COMPARISON
+    key: str = ""
+    environment_name: str = ""
+    environment_digest: str = ""
+    model: str = ""
+    scope: str = ""
+    question: str = ""
 
     @property
     def about(self) -> str:

@@ -229,9 +229,8 @@ EPISODES = _rows(
     Column("samples", Json, nullable=False), key=("run_id", "episode_id"),
 )  # fmt: skip
 FINDINGS = _rows(
-    # `comparison` spells out iteration, arms, metric and split: a NULL baseline would escape a plain unique constraint.
-    "findings", Finding, "finding", Column("comparison", PlainText, nullable=False),
-    UniqueConstraint("study_id", "comparison"), Index(None, "hypothesis_id"),
+    "findings", Finding, "finding", UniqueConstraint("study_id", "key"), Index(None, "hypothesis_id"),
+    Index(None, "environment_name", "kind"), Index(None, "environment_digest", "kind"), Index(None, "question"),
 )  # fmt: skip
 NOTES = _rows("notebook", NotebookEntry, "note", UniqueConstraint("study_id", "key"), Index(None, "study_id", "id"))
 TRIALS = _rows("program_trials", ProgramTrial, "trial", Index(None, "study_id", "id"), Index(None, "experiment_id"))

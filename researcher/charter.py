@@ -426,7 +426,8 @@ class FrameRequest:
     `equal` is the quantity of which every arm gets the same amount, and `amount` is that amount.
 
     `search` are the rules of exploration; None for a study that does not explore. `fixed` names those choices of a
-    person that always have a value: `judged_by`, and fields of the rules of exploration.
+    person that always have a value: `judged_by`, and fields of the rules of exploration. `earlier_findings` are those
+    of earlier studies on the environment that a person named.
     """
 
     topic: str
@@ -449,3 +450,4 @@ class FrameRequest:
     not_studied: tuple[str, ...] = ()
     search: SearchRules | None = None
     fixed: frozenset[str] = frozenset()
+    earlier_findings: tuple[str, ...] = ()

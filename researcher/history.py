@@ -62,7 +62,8 @@ class Decision:
 
     `author` is who decided, if it is not the study's planner. `is_budget_used_up` means that nothing was left to
     choose, so a raised budget reopens the matter. `disqualified` maps the arms that the planner rules out to its
-    reasons. An arm stays disqualified: no later decision reverses it. `lessons` are what the planner wants to remember.
+    reasons. An arm stays disqualified: no later decision reverses it. `suspect` maps the arms that it does not trust to
+    its reasons: they keep their verdicts, and are not recommended. `lessons` are what the planner wants to remember.
     """
 
     action: Action
@@ -70,6 +71,7 @@ class Decision:
     author: str = ""
     is_budget_used_up: bool = False
     disqualified: Mapping[str, str] = field(default_factory=dict[str, str])
+    suspect: Mapping[str, str] = field(default_factory=dict[str, str])
     lessons: tuple[str, ...] = ()
 
 
@@ -77,10 +79,11 @@ class Decision:
 class History:
     """The information that a planner may use for its next plan.
 
-    It has earlier plans and analyses of this study, and diagnoses of failed runs. `earlier_findings` are findings of
-    earlier studies in the same environment, negative ones included. `runs_used` counts the runs charged to the budget;
-    None if there is no record. `notes` is the notebook, oldest entry first. `tree` has the arms that were explored, and
-    `runs_left` says how many full runs exploration may still use; both are empty where nothing is explored.
+    It has earlier plans and analyses of this study, and diagnoses of failed runs. `earlier_findings` are what earlier
+    studies of the same environment found, one line each, most relevant first. `runs_used` counts the runs charged to
+    the budget; None if there is no record. `notes` is the notebook, oldest entry first. `tree` has the arms that were
+    explored, and `runs_left` says how many full runs exploration may still use; both are empty where nothing is
+    explored.
     """
 
     plans: tuple[Plan, ...] = ()

@@ -164,7 +164,7 @@ class StudyContents:
 
     def verdict_of(self, finding: Finding) -> str:
         """Return the verdict on the arm that was compared."""
-        is_out = self.arms_by_id[finding.experiment_id].name in self.disqualified
+        is_out = self.arms_by_id[finding.experiment_id or ""].name in self.disqualified
         return "disqualified" if is_out else finding.verdict.value
 
     def duration_s(self, now: float) -> float:

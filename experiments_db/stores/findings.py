@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import fields
 from typing import Any, NotRequired, TypedDict, Unpack
 
+from sqlalchemy import delete, or_
+
 from experiments_db.errors import InvalidRecord
-from experiments_db.kinds import Verdict
+from experiments_db.kinds import FindingKind, Verdict
 from experiments_db.records import Finding, IterationDocument, JsonObject, StoredDecision
 from experiments_db.stores.base import (
     StoreBase,
     change,
     check_finite,
     check_text,
+    count_write,
+    insert_rows,
     new_id,
     put,
     require,
 )
-from experiments_db.tables import ANALYSES, DECISIONS, FINDINGS, PLANS, Rows
+from experiments_db.tables import ANALYSES, DECISIONS, FINDINGS, PLANS, STUDIES, Rows
 
 ITERATION = ("study_id", "iteration")
+FINDING = ("study_id", "key")
+COMPARISONS = (FindingKind.COMPARISON,)
+_KEPT = frozenset({"id", "study_id", "key", "created_at", "retracted_at", "retraction", "retracted_by"})
+"""What a finding keeps when it is stored again."""
 
 
 class FindingOutcome(TypedDict):
@@ -38,6 +47,11 @@ class FindingOutcome(TypedDict):
     hypothesis_id: NotRequired[str | None]
     details: NotRequired[JsonObject | None]
     recipe: NotRequired[JsonObject]
+    environment_name: NotRequired[str]
+    environment_digest: NotRequired[str]
+    model: NotRequired[str]
+    scope: NotRequired[str]
+    question: NotRequired[str]
 
 
 class FindingStore(StoreBase):
@@ -99,9 +113,12 @@ class FindingStore(StoreBase):
         if not 0 < outcome["confidence"] < 1:
             raise InvalidRecord(f"confidence must be between 0 and 1, not {outcome['confidence']}")
         now = self._clock()
-        comparison = "/".join((str(iteration), experiment_id, baseline_id or "-", metric, split))
+        # The key spells out what is compared: a NULL baseline would escape a unique constraint.
+        key = "/".join((str(iteration), experiment_id, baseline_id or "-", metric, split))
         result: dict[str, Any] = {
+            **dict.fromkeys(("environment_name", "environment_digest", "model", "scope", "question"), ""),
             "hypothesis_id": None,
+            "kind": FindingKind.COMPARISON,
             **outcome,
             "iteration": iteration,
             "experiment_id": experiment_id,
@@ -111,17 +128,66 @@ class FindingStore(StoreBase):
             "details": outcome.get("details") or {},
             "recipe": outcome.get("recipe") or {},
         }
-        identity = {"id": new_id("fi", now), "study_id": study_id, "comparison": comparison, "created_at": now}
+        identity = {"id": new_id("fi", now), "study_id": study_id, "key": key, "created_at": now}
         with self._write() as connection:
-            key = ("study_id", "comparison")
-            return put(connection, FINDINGS, identity | result, key=key, replace=tuple(result))
+            return put(connection, FINDINGS, identity | result, key=FINDING, replace=tuple(result))
+
+    def replace_findings(self, study_id: str, findings: Sequence[Finding]) -> None:
+        """Store the findings of a study that are no comparisons, in place of those that it has.
+
+        One with the same `key` keeps its id, its time and its retraction. Raises RecordNotFound.
+        """
+        now = self._clock()
+        names = [field.name for field in fields(Finding)]
+        rows = [
+            {name: getattr(finding, name) for name in names}
+            # Ids of one millisecond may be the same, so each has one of its own.
+            | {"id": new_id("fi", now + index / 1000), "study_id": study_id, "created_at": now}
+            for index, finding in enumerate(findings)
+        ]
+        gone = delete(FINDINGS.table).where(
+            FINDINGS.c.study_id == study_id,
+            FINDINGS.c.kind != FindingKind.COMPARISON,
+            FINDINGS.c.key.not_in([finding.key for finding in findings]),
+        )
+        with self._write() as connection:
+            require(connection, STUDIES, study_id)
+            connection.execute(gone)
+            insert_rows(connection, FINDINGS, rows, key=FINDING, replace=[name for name in names if name not in _KEPT])
+            count_write(connection, study_id)
 
     def list_findings(
-        self, *, study_id: str | None = None, iteration: int | None = None, verdict: Verdict | None = None
+        self,
+        *,
+        study_id: str | None = None,
+        iteration: int | None = None,
+        verdict: Verdict | None = None,
+        kinds: Collection[FindingKind] = COMPARISONS,
+        questions: Collection[str] | None = None,
     ) -> list[Finding]:
-        """Return findings that meet every condition given, oldest first; without `study_id`, of all studies."""
+        """Return findings that meet every condition given, oldest first: comparisons, unless other `kinds` are named.
+
+        Without `study_id` those of all studies count.
+        """
+        conditions = [FINDINGS.c.kind.in_(kinds)]
+        if questions is not None:
+            conditions.append(FINDINGS.c.question.in_(questions))
         order = FINDINGS.c.created_at, FINDINGS.c.id
-        return self._list(FINDINGS, order=order, study_id=study_id, iteration=iteration, verdict=verdict)
+        return self._list(FINDINGS, *conditions, order=order, study_id=study_id, iteration=iteration, verdict=verdict)
+
+    def list_findings_elsewhere(
+        self, study_id: str, kind: FindingKind, *, environment_name: str, environment_digest: str, scope: str, most: int
+    ) -> list[Finding]:
+        """Return findings of one kind that other studies have on an environment of this name or digest.
+
+        Those on the very same environment come first, then those of studies of the same scope, then the newest.
+        """
+        c = FINDINGS.c
+        order = ((c.environment_digest == environment_digest).desc(), (c.scope == scope).desc(), c.created_at.desc())
+        is_related = or_(c.environment_name == environment_name, c.environment_digest == environment_digest)
+        return self._list(
+            FINDINGS, is_related, c.study_id != study_id, order=(*order, c.id.desc()), limit=most, kind=kind
+        )
 
     def get_finding(self, finding_id: str) -> Finding:
         """Return one finding. Raises RecordNotFound."""

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
+from experiments_db import FindingKind
 from researcher.cli.options import DatabaseOption, HomeOption, JsonOption, WorkOptions, command_with
 from researcher.cli.parts import open_database, print_values, work
 from researcher.cli.terminal import failures_in_one_line
 from researcher.home import DEFAULT_HOME
 
 if TYPE_CHECKING:
-    from researcher.memory.standing import Standing
+    from researcher.memory.listing import ListedFinding
 
 FindingArgument = Annotated[
     str, typer.Argument(metavar="FINDING", help="Id of a finding; `researcher findings` shows them.")
@@ -31,7 +33,10 @@ def findings(
     env: Annotated[str | None, typer.Option(help="Only findings on this environment, by name.")] = None,
     model: Annotated[str | None, typer.Option(help="Only findings on this model.")] = None,
     factor: Annotated[str | None, typer.Option(help="Only findings on arms that differ in this factor.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show inconclusive comparisons as well.")] = False,
+    kind: Annotated[FindingKind | None, typer.Option(help="Only findings of this kind.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show what decided nothing as well, and arms that were only explored.")
+    ] = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -40,15 +45,16 @@ def findings(
     if context.invoked_subcommand is not None:
         return
     with failures_in_one_line(), open_database(home, db, read_only=True) as store:
-        from researcher.memory.standing import list_known, weigh
+        from researcher.memory.listing import list_all
 
         shown = [
             item
-            for item in weigh(list_known(store))
-            if (everything or item.known.is_decided)
-            and env in (None, item.known.recipe.environment_name)
-            and model in (None, item.known.recipe.model)
-            and (factor is None or factor in item.known.recipe.factors or factor in item.known.recipe.differences)
+            for item in list_all(store)
+            if kind in (None, item.finding.kind)
+            and (everything or item.is_telling or (kind is FindingKind.EXPLORED))
+            and env in (None, item.finding.environment_name)
+            and model in (None, item.finding.model)
+            and (factor is None or factor in item.changes)
         ]
         if as_json:
             typer.echo(json.dumps([_as_json(item) for item in shown], indent=2))
@@ -105,32 +111,44 @@ def _replicate(options: ReplicateOptions) -> None:
 replicate = command_with(ReplicateOptions, _replicate, "replicate")
 
 
-def _as_table(shown: list[Standing]) -> Table:
-    from researcher.memory.standing import describe_comparison, describe_effect
+def _as_table(shown: list[ListedFinding]) -> Table:
+    from researcher.memory.standing import describe_effect
 
     # An id that is cut cannot be copied.
     table = Table(Column("finding", no_wrap=True), box=None)
-    for title in ("what", "effect", "verdict", "found again", "contradicted by", "retracted"):
+    for title in ("kind", "what", "effect", "verdict", "found again", "contradicted by", "retracted"):
         table.add_column(title, overflow="fold")
     for item in shown:
-        finding, recipe = item.known.finding, item.known.recipe
-        table.add_row(
-            finding.id,
-            f"{describe_comparison(recipe)} on {recipe.environment_name} with {recipe.model}",
-            describe_effect(item.known),
-            finding.verdict.about(finding.about),
-            str(len(item.replications)),
-            ", ".join(item.contradicted_by),
-            finding.retraction or "",
-        )
+        finding, standing = item.finding, item.standing
+        compared = ("", "", "", "")
+        if standing is not None:
+            compared = (
+                describe_effect(finding),
+                finding.verdict.about(finding.about),
+                str(len(standing.replications)),
+                ", ".join(standing.contradicted_by),
+            )
+        what = f"{item.what} on {finding.environment_name} with {finding.model}"
+        cells = (finding.id, finding.kind.value, what, *compared, finding.retraction or "")
+        # The words are those of planners: they are neither markup nor commands of a terminal.
+        table.add_row(*(Text(_printable(cell)) for cell in cells))
     return table
 
 
-def _as_json(item: Standing) -> dict[str, Any]:
-    finding = item.known.finding
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _as_json(item: ListedFinding) -> dict[str, Any]:
+    finding, standing = item.finding, item.standing
     return {
         "finding": finding.id,
+        "kind": finding.kind.value,
         "study": finding.study_id,
+        "environment": finding.environment_name,
+        "model": finding.model,
+        "scope": finding.scope,
+        "summary": finding.summary,
         "recipe": dict(finding.recipe),
         "effect": finding.effect,
         "interval": [finding.ci_low, finding.ci_high],
@@ -138,8 +156,8 @@ def _as_json(item: Standing) -> dict[str, Any]:
         "p_adjusted": finding.p_adjusted,
         "verdict": finding.verdict.value,
         "about": finding.about,
-        "replications": list(item.replications),
-        "contradicted_by": list(item.contradicted_by),
+        "replications": [] if standing is None else list(standing.replications),
+        "contradicted_by": [] if standing is None else list(standing.contradicted_by),
         "retracted": finding.retraction,
         "retracted_by": finding.retracted_by,
     }

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from experiments_db import ExperimentStore, StoreError, Study
 from researcher.errors import ResearchError, exit_code_of
+from researcher.memory.subject import subject_of
 from researcher.planner.external.requests import (
     await_question,
     call_in_study,
@@ -25,6 +26,8 @@ from researcher.planner.external.requests import (
 )
 from researcher.planner.tools.base import PlannerTool, ToolArguments, Toolbox, ToolRefused
 from researcher.planner.tools.build import tools_of_process
+from researcher.planner.tools.findings import ABOUT_FINDINGS, FindingsArguments, show_findings
+from researcher.record.log import charter_from_json
 from researcher.study.ending import is_over
 from researcher.study.overview import describe_silence, describe_wait, take_snapshot
 from researcher.study.requests import find_study, resume_command, work_of
@@ -56,6 +59,10 @@ class ForAnswer(OfStudy):
 
 class ForReport(OfStudy):
     form: Literal["summary", "markdown"] = "summary"
+
+
+class ForFindings(FindingsArguments):
+    study: Annotated[str | None, Field(description="Id of a study: what is nearest to it comes first.")] = None
 
 
 class ForLook(OfStudy):
@@ -114,6 +121,7 @@ class StudyTools:
                 self._answer,
             ),
             "report": ("Return the summary or the whole report of a study that is over.", ForReport, self._report),
+            "findings": (ABOUT_FINDINGS, ForFindings, self._findings),
             "tools": ("List the tools by which a study's planner may look at it, for `look`.", OfStudy, self._tools),
             "look": (
                 "Call a tool of a study's planner, such as notebook, findings or query. Those that need the study's "
@@ -193,6 +201,13 @@ class StudyTools:
             if not path.is_file():
                 path = build_report(store, study.id, folder).markdown
             return path.read_text(encoding="utf-8")
+
+    def _findings(self, given: ForFindings) -> str:
+        with self._open(read_only=True) as store:
+            arguments = FindingsArguments(**given.model_dump(exclude={"study"}))
+            charter = None if given.study is None else store.find_charter(find_study(store, given.study).id)
+            subject = None if charter is None else subject_of(charter_from_json(charter.document))
+            return show_findings(store, arguments, subject)
 
     def _tools(self, given: OfStudy) -> str:
         with self._open(read_only=True) as store:

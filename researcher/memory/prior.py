@@ -57,12 +57,14 @@ def find_prior(store: ExperimentStore, study_id: str, charter: Charter, planned:
     compared = [arms[arm.name] for arm in planned.arms if arm.name != charter.baseline]
     if charter.asks.kind is not StudyKind.COMPARE or baseline is None or not compared:
         return None
-    others = [item for item in list_known(store) if item.finding.study_id != study_id]
+    recipes = [make_recipe(charter, arm, baseline, 0) for arm in compared]
+    known = list_known(store, {recipe.question for recipe in recipes})
+    others = [item for item in known if item.finding.study_id != study_id]
     standings = {item.known.finding.id: item for item in weigh(others)}
     found: list[KnownFinding] = []
     alike: list[KnownFinding] = []
-    for arm in compared:
-        same = find_alike(others, make_recipe(charter, arm, baseline, 0))
+    for recipe in recipes:
+        same = find_alike(others, recipe)
         usable = [item for item in same if standings[item.finding.id].is_prior and item.finding.effect is not None]
         if not usable:
             return None
@@ -187,7 +189,7 @@ def _describe(prior: Prior) -> str:
     by_study = (
         f"study {study} found "
         + ", ".join(
-            f"{item.recipe.arm.name} {describe_effect(item)} ({item.finding.verdict.value})"
+            f"{item.recipe.arm.name} {describe_effect(item.finding)} ({item.finding.verdict.value})"
             for item in prior.findings
             if item.finding.study_id == study
         )

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from experiments_db import Author, Experiment, ExperimentStore
+from experiments_db import Author, Experiment, ExperimentStore, FindingKind
 from researcher.charter import Charter, JudgedBy
 from researcher.errors import TopicInvalid
 from researcher.execution.environments import look_at
 from researcher.memory.settlement import find_finding
-from researcher.memory.standing import KnownFinding, describe_comparison, describe_effect, find_alike, know, list_known
+from researcher.memory.standing import KnownFinding, describe_comparison, describe_effect, know, list_known
 from researcher.record.log import StudyLog
 from researcher.study.settings import ReplicationOrigin, StudySettings, read_settings
 from swarm.environments import is_bundled
@@ -36,7 +36,7 @@ class Replication:
         finding = self.known.finding
         return (
             f"Study {finding.study_id} found {describe_comparison(self.known.recipe)}: "
-            f"{describe_effect(self.known)}, {finding.verdict.about(finding.about)}, from {self.known.recipe.runs} "
+            f"{describe_effect(finding)}, {finding.verdict.about(finding.about)}, from {self.known.recipe.runs} "
             "runs of the arm"
         )
 
@@ -49,8 +49,10 @@ def read_replication(store: ExperimentStore, finding_id: str, seeds: int | None 
     """
     finding = find_finding(store, finding_id)
     arms = {item.id: item for item in store.list_experiments(finding.study_id)}
-    baseline = arms.get(finding.baseline_id or "")
-    if not finding.recipe or baseline is None:
+    arm, baseline = (arms.get(each or "") for each in (finding.experiment_id, finding.baseline_id))
+    if finding.kind is not FindingKind.COMPARISON:
+        raise TopicInvalid(f"finding {finding_id} is of kind {finding.kind}: only a comparison can be repeated")
+    if not finding.recipe or arm is None or baseline is None:
         raise TopicInvalid(f"finding {finding_id} has no baseline, so there is no comparison to repeat")
     known = know(finding)
     if finding.effect is None:
@@ -60,15 +62,15 @@ def read_replication(store: ExperimentStore, finding_id: str, seeds: int | None 
             f"finding {finding_id} is {finding.verdict.value}, so there is nothing to check: say with --seeds how many "
             "runs per arm are to decide it"
         )
-    alike = [item.finding.study_id for item in find_alike(list_known(store), known.recipe)]
+    alike = [item.finding.study_id for item in list_known(store, {known.question})]
     studies = dict.fromkeys([finding.study_id, *alike])
-    seeds = (run.seed for study in studies for run in store.list_runs(study_id=study))
+    used = (run.seed for study in studies for run in store.list_runs(study_id=study))
     return Replication(
         known=known,
         charter=StudyLog(store, finding.study_id).charter(),
-        arm=arms[finding.experiment_id],
+        arm=arm,
         baseline=baseline,
-        first_seed=1 + max(seeds, default=-1),
+        first_seed=1 + max(used, default=-1),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from experiments_db import Experiment, ExperimentStore, Finding, Outcome, RecordNotFound, Severity
 from researcher.analysis import Analysis, Comparison
@@ -13,6 +14,7 @@ from researcher.judge.contrasts import rule_out_contrast
 from researcher.judge.judgement import rule_out
 from researcher.memory.recipe import make_recipe, recipe_to_json
 from researcher.memory.standing import KnownFinding, agrees, contradicts, describe_effect, find_alike, know
+from researcher.memory.subject import subject_of
 from researcher.plan import Stage
 from researcher.record.log import StudyLog, finite
 
@@ -88,8 +90,8 @@ def find_finding(store: ExperimentStore, finding_id: str) -> Finding:
 
 def _compare(later: KnownFinding, earlier: KnownFinding) -> str:
     return (
-        f"{later.recipe.arm.name} against {later.recipe.baseline.name} was {describe_effect(earlier)} "
-        f"and {earlier.finding.verdict.about(earlier.finding.about)}; it is {describe_effect(later)} and "
+        f"{later.recipe.arm.name} against {later.recipe.baseline.name} was {describe_effect(earlier.finding)} "
+        f"and {earlier.finding.verdict.about(earlier.finding.about)}; it is {describe_effect(later.finding)} and "
         f"{later.finding.verdict.about(later.finding.about)}"
     )
 
@@ -135,6 +137,7 @@ def record_verdicts(
 def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, arms: Mapping[str, Experiment]) -> None:
     arm = arms[comparison.arm]
     baseline = arms.get(comparison.baseline)
+    recipe = None if baseline is None else make_recipe(charter, arm, baseline, len(comparison.seeds))
     store.record_finding(
         arm.study_id,
         iteration=comparison.iteration,
@@ -156,6 +159,7 @@ def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, ar
         details={
             "seeds": list(comparison.seeds),
             "note": comparison.note,
+            "purpose": arm.purpose,
             "margin": charter.margin,
             "about": charter.about,
             "failures": comparison.failures,
@@ -164,7 +168,9 @@ def _record(store: ExperimentStore, charter: Charter, comparison: Comparison, ar
             "retries": len(comparison.retries),
             "correlation": finite(comparison.correlation),
         },
-        recipe=recipe_to_json(make_recipe(charter, arm, baseline, len(comparison.seeds))) if baseline else {},
+        recipe={} if recipe is None else recipe_to_json(recipe),
+        question="" if recipe is None else recipe.question,
+        **asdict(subject_of(charter)),
     )
 
 

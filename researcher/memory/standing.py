@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments_db import ExperimentStore, Finding, Verdict
-from researcher.charter import Charter
+from experiments_db import ExperimentStore, Finding, FindingKind, Verdict
 from researcher.memory.recipe import Recipe, recipe_from_json
 from researcher.question.flags import value_as_text
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFinding:
-    """A finding with its recipe, and the digest of its question."""
+    """A comparison with its recipe read. It `is_suspect` if its planner does not trust the arm."""
 
     finding: Finding
     recipe: Recipe
-    question: str
+    is_suspect: bool = False
+
+    @property
+    def question(self) -> str:
+        return self.finding.question
 
     @property
     def is_decided(self) -> bool:
-        return self.finding.verdict is not Verdict.INCONCLUSIVE
+        return not self.finding.verdict.is_open
 
     @property
     def is_significant(self) -> bool:
@@ -46,29 +49,32 @@ class Standing:
 
     @property
     def is_prior(self) -> bool:
-        """True if later studies may rely on it: decided, not retracted and not contradicted."""
-        return self.known.is_decided and self.known.finding.retracted_at is None and not self.contradicted_by
+        """True if later studies may rely on it: decided, and neither retracted, contradicted nor suspect."""
+        known = self.known
+        is_doubted = known.finding.retracted_at is not None or known.is_suspect or self.contradicted_by
+        return known.is_decided and not is_doubted
 
 
-def list_known(store: ExperimentStore) -> list[KnownFinding]:
-    """Return the findings of all studies, oldest first.
+def list_known(store: ExperimentStore, questions: Collection[str] | None = None) -> list[KnownFinding]:
+    """Return the comparisons of all studies, or those on some questions, oldest first.
 
-    A finding that a later plan of the same study has judged again is left out.
+    One that a later plan of the same study has judged again is left out.
     """
-    newest: dict[tuple[str, str, str | None], KnownFinding] = {}
-    for finding in store.list_findings():
+    newest: dict[tuple[str, str | None, str | None], Finding] = {}
+    for finding in store.list_findings(questions=questions):
         if not finding.recipe:
             continue
         key = (finding.study_id, finding.experiment_id, finding.baseline_id)
         newest.pop(key, None)
-        newest[key] = know(finding)
-    return list(newest.values())
+        newest[key] = finding
+    doubts = store.list_findings(kinds=(FindingKind.SUSPECT,))
+    suspects = {item.experiment_id for item in doubts if item.retracted_at is None}
+    return [know(finding, is_suspect=finding.experiment_id in suspects) for finding in newest.values()]
 
 
-def know(finding: Finding) -> KnownFinding:
-    """Return a finding that has a recipe with the recipe read."""
-    recipe = recipe_from_json(finding.recipe)
-    return KnownFinding(finding, recipe, recipe.question)
+def know(finding: Finding, *, is_suspect: bool = False) -> KnownFinding:
+    """Return a comparison that has a recipe with the recipe read."""
+    return KnownFinding(finding, recipe_from_json(finding.recipe), is_suspect)
 
 
 def find_alike(known: Iterable[KnownFinding], recipe: Recipe) -> list[KnownFinding]:
@@ -134,24 +140,11 @@ def _is_other(one: KnownFinding, other: KnownFinding) -> bool:
     return one.finding.study_id != other.finding.study_id
 
 
-MOST_FINDINGS = 20
-"""The most findings of other studies that are told, so that they fit a prompt and a person's patience."""
 MOST_DIFFERENCES = 6
 
 
-def recall(store: ExperimentStore, study_id: str, charter: Charter) -> tuple[str, ...]:
-    """Return the findings of other studies in the environment of a charter, refuted ideas included; newest last."""
-    found = [
-        standing
-        for standing in weigh(list_known(store))
-        if standing.known.finding.study_id != study_id
-        and standing.known.recipe.environment_name == charter.environment_name
-    ]
-    return tuple(describe_standing(item, charter) for item in found[-MOST_FINDINGS:])
-
-
-def describe_standing(standing: Standing, charter: Charter | None = None) -> str:
-    """Return a finding in one line; with a charter, also whether the environment has changed since."""
+def describe_standing(standing: Standing) -> str:
+    """Return a comparison in one line, with what later studies say about it."""
     finding, recipe = standing.known.finding, standing.known.recipe
     parts: list[str] = []
     # What takes a finding back comes first, because prompts cut a long line at its end.
@@ -159,15 +152,17 @@ def describe_standing(standing: Standing, charter: Charter | None = None) -> str
         parts.append(f"retracted: {finding.retraction}")
     if standing.contradicted_by:
         parts.append(f"contradicted by {', '.join(standing.contradicted_by)}")
-    if charter is not None and recipe.environment_digest != charter.environment_digest:
-        parts.append("on another version of the environment")
+    if standing.known.is_suspect:
+        parts.append("its planner calls it suspect")
     parts += [
-        f"{describe_comparison(recipe)}: {describe_effect(standing.known)}",
+        f"{describe_comparison(recipe)}: {describe_effect(finding)}",
         finding.verdict.value,
         f"{recipe.runs} runs of the arm, study {finding.study_id}",
     ]
     if standing.replications:
         parts.append(f"found again by {', '.join(standing.replications)}")
+    if purpose := finding.details.get("purpose"):
+        parts.append(f"its purpose: {purpose}")
     return "; ".join(parts)
 
 
@@ -186,9 +181,8 @@ def describe_comparison(recipe: Recipe) -> str:
     return f"{recipe.arm.name} against {recipe.baseline.name} ({', '.join(changes) or 'nothing differs'})"
 
 
-def describe_effect(known: KnownFinding) -> str:
+def describe_effect(finding: Finding) -> str:
     """Return the effect with its interval."""
-    finding = known.finding
     if finding.effect is None:
         return "not compared"
     if finding.ci_low is None or finding.ci_high is None:

@@ -36,6 +36,7 @@ from researcher.planner.language_model.briefing import (
     show_job,
     show_manipulation,
     show_measures,
+    show_memory,
     show_moves,
     show_notes_beside_tree,
     show_results,
@@ -132,6 +133,7 @@ class LLMPlanner:
         question = load(
             "frame",
             topic=" ".join(request.topic.split()),
+            memory=show_memory(request.earlier_findings),
             tasks=list_tasks(self._environment),
             settings=list_settings(),
             algorithms=", ".join(ALGORITHMS),
@@ -205,6 +207,7 @@ class LLMPlanner:
         question = load(
             "interpret",
             question=charter.question,
+            memory=show_memory(history.earlier_findings),
             rules=show_rules(charter),
             results=show_results(analysis, charter.about),
             tree="" if charter.search is None else show_tree(history),
@@ -233,6 +236,7 @@ class LLMPlanner:
         question = load(
             "decide",
             question=charter.question,
+            memory=show_memory(history.earlier_findings),
             iterations=str(len(history.plans)),
             rules=show_rules(charter),
             results=show_results(analysis, charter.about),
@@ -250,6 +254,7 @@ class LLMPlanner:
             Action(answer.action),
             answer.reason,
             disqualified={item.arm: item.reason for item in answer.disqualified},
+            suspect={item.arm: item.reason for item in answer.suspect},
             lessons=tuple(answer.lessons),
         )
 
@@ -260,6 +265,7 @@ class LLMPlanner:
             "task": charter.environment_name,
             "description": self._describe(charter),
             "baseline": charter.baseline,
+            "memory": show_memory(history.earlier_findings),
             "rules": show_rules(charter),
             "notebook": show_notes_beside_tree(history),
             "budget": show_budget(charter, history),
@@ -301,15 +307,17 @@ class LLMPlanner:
 
 
 def _parse_decision(text: str, arms: Collection[str], *, can_confirm: bool) -> DecideAnswer:
-    """Return a decision that disqualifies only arms in `arms`.
+    """Return a decision that doubts only arms in `arms`.
 
     Raises Unusable if it names another arm, or confirms in a study that does not explore.
     """
     answer = parse_answer(text, DecideAnswer)
     if answer.action == Action.CONFIRM and not can_confirm:
         raise Unusable("action: this study compares given arms, so there is nothing to confirm: choose refine or stop")
-    if unknown := [item.arm for item in answer.disqualified if item.arm not in arms]:
-        raise Unusable(f"{', '.join(unknown)} cannot be disqualified: choose among {', '.join(sorted(arms)) or 'none'}")
+    for does, doubted in (("disqualified", answer.disqualified), ("called suspect", answer.suspect)):
+        if unknown := [item.arm for item in doubted if item.arm not in arms]:
+            known = ", ".join(sorted(arms)) or "none"
+            raise Unusable(f"{', '.join(unknown)} cannot be {does}: choose among {known}")
     return answer
 
 

@@ -28,6 +28,8 @@ DIAGNOSED = "run.diagnosed"
 
 DISQUALIFIED = "disqualified"
 """Key in the details of a decision: the arms that it disqualifies, with the reasons."""
+SUSPECT = "suspect"
+"""Key in the details of a decision: the arms that its planner does not trust, with the reasons."""
 AUTOMATIC = "study"
 """The author of a decision that no planner made, because nothing was left to choose."""
 JUDGED = "judged"
@@ -204,6 +206,10 @@ class Notebook:
         """Note what follows an iteration, why, and what the planner wants to remember."""
         self._write(f"decision/{iteration}", NoteKind.REASON, f"{action}: {reason}", iteration, author)
         self._note_lessons("decision", lessons, iteration, author)
+
+    def note_suspicion(self, iteration: int, arm: str, reason: str, author: str) -> None:
+        """Note why a planner does not trust an arm."""
+        self._write(f"suspect/{iteration}/{arm}", NoteKind.OBJECTION, f"{arm} is suspect: {reason}", iteration, author)
 
     def note_reading(self, iteration: int, text: str, author: str) -> None:
         """Note what a planner makes of the results, as far as the record supports it."""

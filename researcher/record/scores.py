@@ -25,7 +25,7 @@ from researcher.phases import AUTHORSHIP, BASE, COST, FINAL, MANIPULATION, PLAIN
 from researcher.plan import Plan
 from researcher.player import agent_of, plays_its_own
 from researcher.record.costs import ArmCost, cost_from_json, mean_cost, why_not_as_trained
-from researcher.record.log import DISQUALIFIED, charter_from_json, plan_from_json
+from researcher.record.log import DISQUALIFIED, SUSPECT, charter_from_json, plan_from_json
 from researcher.record.runs import Trial, TrialState, list_all_trials
 
 T = TypeVar("T")
@@ -289,6 +289,14 @@ def find_excluded(store: ExperimentStore, study_id: str, until: int | None = Non
             excluded.setdefault(names[review.experiment_id], f"withdrawn after a review: {review.response}")
     runs = _planned_runs(store, study_id, until)
     return {**_find_not_as_trained(store, study_id, runs), **_find_out_by_scores(store, runs), **excluded}
+
+
+def find_suspects(store: ExperimentStore, study_id: str) -> dict[str, str]:
+    """Return the arms that the planner does not trust, with its reasons; the first reason stays."""
+    found: dict[str, str] = {}
+    for decision in store.list_decisions(study_id):
+        found = {**decision.details.get(SUSPECT, {}), **found}
+    return found
 
 
 def _planned_runs(store: ExperimentStore, study_id: str, until: int | None) -> dict[str, tuple[Run, Experiment]]:

@@ -46,7 +46,7 @@ def recommendation(facts: StudyFacts) -> list[str]:
 
 def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
     kept = [arm for arm in facts.candidates if arm.is_kept]
-    of_model = [arm for arm in kept if not is_not_from_model(arm)]
+    of_model = [arm for arm in kept if not is_not_from_model(arm) and not arm.suspect]
     if facts.charter.margin is not None:
         yield from _what_is_equal(facts, baseline)
     elif kept and facts.contradicted == kept[0].name:
@@ -66,7 +66,12 @@ def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
         if part is not None:
             yield f"{part.arm.name} is recommended in place of {of_model[0].name}: {part.reason}."
     else:
-        yield _stay(facts, baseline, "every other arm is worse or no better")
+        is_doubted = any(arm.suspect for arm in kept)
+        why = "no other arm is both better and trusted" if is_doubted else "every other arm is worse or no better"
+        yield _stay(facts, baseline, why)
+    for arm in facts.candidates:
+        if arm.suspect:
+            yield f"{arm.name} is not recommended: the planner calls it suspect: {arm.suspect.rstrip('.')}."
     for arm in kept:
         if is_not_from_model(arm) and arm.cost.evaluation is not None:
             yield f"{arm.name} is not recommended as better trained: {_not_from_model(arm)}."
@@ -74,14 +79,15 @@ def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
 
 def _what_is_equal(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
     refuted = {item.arm for item in facts.test_comparisons if item.verdict is Verdict.DIFFERENT}
-    equal = [arm for arm in facts.candidates if arm.verdict == Verdict.EQUAL and arm.name not in refuted]
+    trusted = [arm for arm in facts.candidates if not arm.suspect]
+    equal = [arm for arm in trusted if arm.verdict == Verdict.EQUAL and arm.name not in refuted]
     if equal:
         names = join_names([baseline.name, *(arm.name for arm in equal)])
         why = _why_not_the_best(facts, baseline, [baseline, *equal])
         yield f"Choose by cost between {names}: they are equal within the margin{why}."
     better = [
         arm
-        for arm in facts.candidates
+        for arm in trusted
         if arm.comparison is not None
         and arm.verdict == Verdict.DIFFERENT
         and facts.charter.sign * arm.comparison.difference > 0
@@ -161,8 +167,8 @@ def _why_not(facts: StudyFacts, baseline: ArmFacts, best: ArmFacts) -> str:
         return part.reason
     if facts.confirmation is not None and best.name in {item.name for item in facts.confirmation.ablations}:
         return f"is not shown to be better than {facts.confirmation.winner}, of which it lacks a part"
-    if found is None:
-        return f"it was not compared with {baseline.name}"
+    if best.suspect or found is None:
+        return "the planner calls it suspect" if best.suspect else f"it was not compared with {baseline.name}"
     if best.is_kept and is_not_from_model(best):
         return _not_from_model(best)
     difference = f"{format_difference(found.difference)}, {format_interval(found.ci_low, found.ci_high, signed=True)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from experiments_db import (
     Experiment,
     ExperimentStore,
     Finding,
+    FindingKind,
     IterationDocument,
     JsonObject,
     NotebookEntry,
@@ -33,15 +34,18 @@ from researcher.charter import Charter
 from researcher.execution.background import BackgroundTasks
 from researcher.loop.deps import Deps, first_state
 from researcher.loop.nodes.analyze import analyze
+from researcher.memory.closing import list_closing
 from researcher.planner.rules import RulesPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog
 from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
+from researcher.study.ending import is_over
 from researcher.verification.record import StudyRecord
 from researcher.verification.result import RecordCheck, differences
 
 NOT_COMPARED = frozenset({"id", "study_id", "created_at"})
+TOLD_LATER = NOT_COMPARED | {"retracted_at", "retraction", "retracted_by"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,8 @@ def check_analyses(record: StudyRecord) -> Iterator[RecordCheck]:
     results = [(item, _analyze_again(store, study_id, record.charter, item)) for item in store.list_analyses(study_id)]
     yield _compare_analyses(results)
     yield _compare_findings(store.list_findings(study_id=study_id), results)
+    if is_over(store, store.get_study(study_id)):
+        yield _compare_closing(store, study_id)
     if results:
         yield _compare_hypotheses(store.list_hypotheses(study_id), [written for _, written in results])
 
@@ -209,7 +215,7 @@ def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocu
     # A later analysis replaces the findings of an earlier one about a disqualified arm.
     newest = {key: values for _, written in results for key, values in written.findings.items()}
     for finding in findings:
-        again = newest.get((finding.iteration, finding.experiment_id))
+        again = newest.get((finding.iteration, finding.experiment_id or ""))
         if again is None:
             mismatches.append(f"{finding.id} compares what no analysis compared")
         else:
@@ -219,6 +225,24 @@ def _compare_findings(findings: list[Finding], results: list[tuple[IterationDocu
     lost = [key for key in newest if key not in stored_keys]
     mismatches += [f"analysis {number + 1}: the finding on {arm} is not on record" for number, arm in lost]
     return RecordCheck("findings", len(findings), mismatches)
+
+
+def _compare_closing(store: ExperimentStore, study_id: str) -> RecordCheck:
+    """Compare what the study left beside its comparisons with what follows from its record."""
+    kinds = [kind for kind in FindingKind if kind is not FindingKind.COMPARISON]
+    stored = {item.key: item for item in store.list_findings(study_id=study_id, kinds=kinds)}
+    again = {item.key: item for item in list_closing(store.seen_as(RecomputedStore), study_id)}
+    mismatches = [f"{key} is not on record" for key in again.keys() - stored.keys()]
+    mismatches += [f"{item.id} follows from nothing on record" for key, item in stored.items() if key not in again]
+    for key in sorted(stored.keys() & again.keys()):
+        of_record, found = (_told(each[key]) for each in (stored, again))
+        mismatches += differences(of_record, found, stored[key].id)
+    return RecordCheck("other findings", len(stored), mismatches)
+
+
+def _told(finding: Finding) -> dict[str, Any]:
+    """Return what a finding says, without what a retraction adds."""
+    return _plain({name: value for name, value in asdict(finding).items() if name not in TOLD_LATER})
 
 
 def _compare_hypotheses(stored: Sequence[StoredHypothesis], results: Sequence[Written]) -> RecordCheck:

@@ -136,7 +136,7 @@ def test_equal_arms_are_reported_equal_with_margin_and_interval(
     assert "equal within 0.3" in report and "differ by less than 0.3" in report and "| equal |" in report
     status = CliRunner().invoke(app, ["status", shown["study"], "--json"])
     assert json.loads(status.stdout)["margin"] == 0.3
-    findings = json.loads(CliRunner().invoke(app, ["findings", "--json"]).stdout)
+    findings = json.loads(CliRunner().invoke(app, ["findings", "--kind", "comparison", "--json"]).stdout)
     assert [(item["verdict"], item["confidence"]) for item in findings] == [("equal", 0.9)]
 
 

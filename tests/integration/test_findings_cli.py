@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from experiments_db import Author, Finding, Operator, StudyStatus, Verdict, open_store
 from researcher.cli import app
 from researcher.history import History
+from researcher.memory.recall import recall
 from researcher.memory.replication import read_replication, settings_of
-from researcher.memory.standing import recall
 from researcher.planner.replication import ReplicationPlanner
 from researcher.record.log import StudyLog
 from researcher.study.settings import sandbox_of
@@ -51,14 +51,15 @@ def shown(study: SimulatedStudy, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_findings_are_shown_with_their_recipe_and_filtered(study: SimulatedStudy) -> None:
-    found = shown(study, "--all")
+    found = shown(study, "--all", "--kind", "comparison")
     assert {item["recipe"]["arm"]["name"] for item in found} == {KEPT, "lr=0.0003"}
     kept = next(item for item in found if item["recipe"]["arm"]["name"] == KEPT)
     assert kept["verdict"] == "keep" and kept["recipe"]["baseline"]["name"] == BASELINE
     assert kept["recipe"]["arm"]["settings"]["lr"] == 0.003 and "seed" not in kept["recipe"]["arm"]["settings"]
     assert kept["recipe"]["runs"] == 5 and kept["recipe"]["planner"] == "scripted"
 
-    assert len(shown(study, "--all", "--env", "reverse", "--factor", "lr", "--model", kept["recipe"]["model"])) == 2
+    chosen = ("--env", "reverse", "--factor", "lr", "--model", kept["recipe"]["model"])
+    assert len(shown(study, "--all", "--kind", "comparison", *chosen)) == 2
     for nothing in (("--env", "copy"), ("--factor", "num_repeat"), ("--model", "micro")):
         assert shown(study, "--all", *nothing) == []
     table = run(study, "findings")

@@ -184,7 +184,7 @@ def finding_table(contents: StudyContents, findings: tuple[Finding, ...]) -> lis
     names = {arm.id: formats.printable(arm.name) for arm in contents.experiments}
     return [
         {
-            "Arm": names[finding.experiment_id],
+            "Arm": names[finding.experiment_id or ""],
             "Against": names.get(finding.baseline_id or "", formats.MISSING),
             "Verdict": [contents.verdict_of(finding)],
             "Difference": finding.effect,
@@ -240,6 +240,8 @@ def show_decisions(contents: StudyContents) -> None:
             st.markdown(formats.plain(decision.reason))
             for arm, why in decision.details.get("disqualified", {}).items():
                 st.markdown(f"**{formats.name(arm)}** is disqualified: {formats.plain(why)}")
+            for arm, why in decision.details.get("suspect", {}).items():
+                st.markdown(f"The planner calls **{formats.name(arm)}** suspect: {formats.plain(why)}")
             if decision.details.get("author") != AUTOMATIC:
                 st.caption("The planner's words, unchecked.")
             if words := str(decision.details.get("interpretation") or ""):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from researcher.analysis import Analysis
 from researcher.charter import Charter
 from researcher.claims import Claim
@@ -10,7 +12,8 @@ from researcher.history import Action, Decision, History
 from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.plan import gather_history
-from researcher.record.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, Notebook, to_json
+from researcher.memory.closing import record_closing
+from researcher.record.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, SUSPECT, Notebook, to_json
 from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
 
@@ -28,7 +31,8 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
     claims = _interpret(deps, charter, analysis, history)
     words = _in_words(deps, claims)
     decision = _choose(deps, state, charter, analysis, history)
-    out = _ruled_out(deps, charter, decision)
+    out = _known_arms(deps, charter, decision.disqualified, "rules out")
+    suspect = _known_arms(deps, charter, decision.suspect, "calls suspect")
     stored = deps.store.record_decision(
         deps.study_id,
         iteration,
@@ -41,6 +45,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
             "author": decision.author or deps.planner.name,
             BUDGET_USED_UP: decision.is_budget_used_up,
             DISQUALIFIED: out,
+            SUSPECT: suspect,
             **({JUDGED: to_json(analysis)} if out else {}),
         },
         replace=_is_reopened(deps, iteration),
@@ -51,23 +56,28 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
     notebook.note_decision(iteration, stored.action, stored.reason, author, decision.lessons)
     for arm, reason in stored.details.get(DISQUALIFIED, {}).items():
         deps.log.warn("arm.disqualified", f"{arm} is out: {reason}")
+    for arm, reason in stored.details.get(SUSPECT, {}).items():
+        deps.log.warn("arm.suspect", f"The planner calls {arm} suspect: {reason}")
+        notebook.note_suspicion(iteration, arm, reason, author)
     if stored.details.get(DISQUALIFIED):
         analyze(deps, state)
+    # A study may fail or stop before its end: what it knows by now is kept.
+    record_closing(deps.log)
     if stored.action in (Action.REFINE.value, Action.CONFIRM.value):
         return {**state, "iteration": iteration + 1}
     return {**state, "is_halted": True, "is_budget_used_up": bool(stored.details.get(BUDGET_USED_UP))}
 
 
-def _ruled_out(deps: Deps, charter: Charter, decision: Decision) -> dict[str, str]:
-    """Return the arms that this decision disqualifies: known ones, except the baseline, which all others need.
+def _known_arms(deps: Deps, charter: Charter, doubted: Mapping[str, str], does: str) -> dict[str, str]:
+    """Return the doubted arms that a decision may be about: known ones, except the baseline, which all others need.
 
-    The plan is judged again without them. No statement of a planner improves the verdict on an arm.
+    `does` is what the planner does with them, in words. No statement of a planner improves the verdict on an arm.
     """
     known = {item.name for item in deps.store.list_experiments(deps.study_id)} - {charter.baseline}
-    for arm in decision.disqualified.keys() - known:
+    for arm in doubted.keys() - known:
         why = "the baseline stays in" if arm == charter.baseline else "the study has no such arm"
-        deps.log.warn("arm.stays", f"The planner rules out {arm}, but {why}.")
-    return {arm: reason for arm, reason in decision.disqualified.items() if arm in known}
+        deps.log.warn("arm.stays", f"The planner {does} {arm}, but {why}.")
+    return {arm: reason for arm, reason in doubted.items() if arm in known}
 
 
 def _is_reopened(deps: Deps, iteration: int) -> bool:

@@ -9,6 +9,8 @@ from researcher.errors import TopicInvalid
 from researcher.execution.environments import count_tasks
 from researcher.judge.equality_size import MOST_EPISODES, choose_episodes
 from researcher.loop.deps import Deps, ResearchState
+from researcher.memory.recall import recall_about
+from researcher.memory.subject import subject_of_request
 from researcher.planner.designs import lay_out
 from researcher.question.wording import describe_question
 from researcher.record.log import to_json
@@ -25,6 +27,9 @@ SPREAD_OF_EFFECT = 0.5
 
 def frame(deps: Deps, state: ResearchState, request: FrameRequest) -> ResearchState:
     if deps.store.find_charter(deps.study_id) is None:
+        subject = subject_of_request(request)
+        if subject is not None:
+            request = replace(request, earlier_findings=recall_about(deps.store, deps.study_id, subject))
         charter = _on_environment(deps, deps.planner.frame(request), request)
         deps.store.freeze_charter(deps.study_id, to_json(charter))
         deps.log.note("charter.frozen", "; ".join(line.strip() for line in describe_question(charter)))

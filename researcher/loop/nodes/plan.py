@@ -11,7 +11,7 @@ from researcher.history import History
 from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.explore import add_exploration, next_plan
 from researcher.loop.nodes.analyze import hypothesis_key
-from researcher.memory.standing import recall
+from researcher.memory.recall import recall
 from researcher.plan import Arm, Plan, Stage
 from researcher.record.log import Notebook, to_json
 from researcher.record.runs import TrialState, list_all_trials

@@ -6,13 +6,16 @@ from pathlib import Path
 
 from experiments_db import StudyStatus
 from researcher.loop.deps import Deps, ResearchState
+from researcher.memory.closing import record_closing
 from researcher.record.log import StudyLog, keep_file
 from researcher.report.write import build_report
 from researcher.study.ending import REPORTED, judge_ending
 
 
 def report(deps: Deps, state: ResearchState) -> ResearchState:
-    # The status comes first, so that the report does not call its own study unfinished.
+    # The findings come before the status, with which the digest of the rows is stored. The status comes before the
+    # report, which would call its own study unfinished.
+    record_closing(deps.log)
     ending = judge_ending(deps.store, deps.study_id, is_budget_used_up=state["is_budget_used_up"])
     deps.store.set_study_status(deps.study_id, ending.status, ending.reason)
     path = write_report(deps.log, deps.home)

@@ -187,7 +187,7 @@ class RespondAnswer(Answer):
     answer: Passage
 
 
-class DisqualifiedAnswer(Answer):
+class DoubtedAnswer(Answer):
     arm: ArmName
     reason: Line
 
@@ -195,7 +195,8 @@ class DisqualifiedAnswer(Answer):
 class DecideAnswer(Answer):
     action: Literal["refine", "confirm", "stop"]
     reason: Line
-    disqualified: Annotated[list[DisqualifiedAnswer], Field(max_length=MAX_ARMS)] = []
+    disqualified: Annotated[list[DoubtedAnswer], Field(max_length=MAX_ARMS)] = []
+    suspect: Annotated[list[DoubtedAnswer], Field(max_length=MAX_ARMS)] = []
     lessons: Lessons = []
 
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments_db import NotebookEntry, NoteKind
+from prompts import load
 from researcher.analysis import Analysis
 from researcher.charter import (
     Asked,
@@ -24,7 +25,7 @@ from researcher.equal_amounts import setting_of
 from researcher.history import History
 from researcher.plan import Arm, Contrast, ManipulationCheck, Speaker, Stage
 from researcher.planner.designs import lay_out
-from researcher.planner.texts import count_of, number, quote_data, quote_text
+from researcher.planner.texts import MAX_DATA_CHARS, as_data, count_of, number, quote_data, quote_text
 from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import value_as_text
 from researcher.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
@@ -273,6 +274,14 @@ def _search_rules(rules: SearchRules) -> list[str]:
     ]
 
 
+def show_memory(findings: Sequence[str]) -> str:
+    """Return the findings of earlier studies with how to read them; empty without any."""
+    if not findings:
+        return ""
+    text = "\n".join(" ".join(line.split()) for line in findings)
+    return load("memory", findings=as_data(text[:MAX_DATA_CHARS]))
+
+
 def show_notes_beside_tree(history: History) -> str:
     """Return the notebook without the scores and failures that the tree of experiments shows."""
     explored = {plan.iteration for plan in history.plans if plan.stage is Stage.EXPLORE}
@@ -367,7 +376,7 @@ def _show_score(score: RungScore) -> str:
 
 
 def show_history(history: History, about: str) -> str:
-    """Return earlier plans with their results, diagnoses of runs, and findings of earlier studies.
+    """Return earlier plans with their results, and diagnoses of runs.
 
     Plans that explore are left out: they stand in the tree. `about` says what verdicts are about.
     """
@@ -380,8 +389,6 @@ def show_history(history: History, about: str) -> str:
         parts.append(show_results(history.analyses[-1], about))
     if history.diagnoses:
         parts.append("What the monitor noted of runs:\n" + quote_data(history.diagnoses))
-    if history.earlier_findings:
-        parts.append("Findings of earlier studies on this task:\n" + quote_data(history.earlier_findings))
     if not history.plans:
         parts.append("Nothing has been run yet.")
     return "\n\n".join(parts)

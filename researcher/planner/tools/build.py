@@ -7,6 +7,7 @@ from typing import NoReturn
 from researcher.planner.tools.base import PlannerTool, Toolbox, ToolRefused
 from researcher.planner.tools.drafts import program_api_tool, propose_tool, try_program_tool
 from researcher.planner.tools.environment import environment_tool
+from researcher.planner.tools.findings import findings_tool
 from researcher.planner.tools.models import model_tool
 from researcher.planner.tools.notes import notes_tool
 from researcher.planner.tools.query import query_tool, tables_tool
@@ -14,7 +15,6 @@ from researcher.planner.tools.record import (
     code_tool,
     diff_tool,
     episodes_tool,
-    findings_tool,
     metrics_tool,
     notebook_tool,
 )

@@ -89,10 +89,10 @@ VISIBLE: Mapping[str, VisibleTable] = MappingProxyType(
             f"{_OF_RUNS} AND split <> {{test}}",
         ),
         "findings": VisibleTable(
-            "decided comparisons of all studies; recipe is JSON",
-            ("id", "study_id", "iteration", "experiment_id", "baseline_id", "metric", "split", "effect", "ci_low",
-             "ci_high", "confidence", "p_value", "p_adjusted", "verdict", "summary", "recipe", "created_at",
-             "retracted_at", "retraction"),
+            "what all studies found, of every kind; recipe is JSON",
+            ("id", "study_id", "kind", "environment_name", "model", "scope", "iteration", "experiment_id",
+             "baseline_id", "metric", "split", "effect", "ci_low", "ci_high", "confidence", "p_value", "p_adjusted",
+             "verdict", "summary", "recipe", "created_at", "retracted_at", "retraction"),
             "split <> {test} AND split <> 'test'",
         ),
         "notebook": VisibleTable(

@@ -1,19 +1,17 @@
-"""The tools that read the record of a study: programs, curves, episodes, the notebook and findings."""
+"""The tools that read the record of a study: programs, curves, episodes and the notebook."""
 
 from __future__ import annotations
 
 import difflib
-import json
 import random
 from collections.abc import Sequence
 from enum import StrEnum
-from functools import cache
 from itertools import groupby
 from typing import Any
 
 from pydantic import Field
 
-from experiments_db import EpisodeSummary, Experiment, Finding, MetricSpan, NotebookEntry, NoteKind, Run
+from experiments_db import EpisodeSummary, Experiment, MetricSpan, NotebookEntry, NoteKind, Run
 from researcher.planner.texts import as_data, clip, messages_as_text, number, page, settings_as_text
 from researcher.planner.tools.base import ToolArguments, ToolRefused
 from researcher.planner.tools.drafts import describe_trial
@@ -26,8 +24,6 @@ MAX_EPISODES = 8
 MAX_CHARS = 9_600
 """The characters of all conversations of one answer together."""
 MESSAGE_CHARS = 1_500
-MAX_FINDINGS = 30
-RECIPE_CHARS = 500
 
 
 class CodeArguments(ToolArguments):
@@ -213,71 +209,3 @@ def notebook_tool(sources: ToolSources, arguments: NotebookArguments) -> str:
 
 def _show_entry(entry: NotebookEntry) -> str:
     return f"[{entry.iteration + 1}] {entry.kind} ({entry.author}): {' '.join(entry.text.split())}"
-
-
-class FindingsArguments(ToolArguments):
-    words: tuple[str, ...] = Field(
-        default=(), description="Words that environment, recipe or summary must have, such as nano and lr."
-    )
-    code_of: str = Field(
-        default="", description="Id of a finding: shows its whole recipe and the program of its arm instead."
-    )
-    offset: int = Field(default=0, ge=0, description="With code_of: the character to begin with.")
-
-
-@study_tool(
-    "findings",
-    "Read what earlier studies and this one have found, with effects and intervals, and the programs behind them."
-    " Negative and retracted findings are included.",
-)
-def findings_tool(sources: ToolSources, arguments: FindingsArguments) -> str:
-    found = [each for each in sources.store.list_findings() if _is_open(sources, each)]
-    if arguments.code_of:
-        return _code(sources, found, arguments)
-    environment_of = cache(lambda study_id: _environment(sources, study_id))
-    texts = [f"{environment_of(each.study_id)} {json.dumps(each.recipe)} {each.summary}".lower() for each in found]
-    fitting = [
-        each for each, text in zip(found, texts, strict=True) if all(word.lower() in text for word in arguments.words)
-    ]
-    if not fitting:
-        return f"none of {len(found)} findings fits"
-    lines = [_show_finding(each, environment_of(each.study_id)) for each in fitting[-MAX_FINDINGS:]]
-    left_out = f" (the newest {MAX_FINDINGS})" if len(fitting) > MAX_FINDINGS else ""
-    return f"{len(fitting)} findings{left_out}\n{as_data(chr(10).join(lines))}"
-
-
-def _is_open(sources: ToolSources, finding: Finding) -> bool:
-    """Return whether a finding is about a split that may be chosen by: none is that was the test split of its study."""
-    stored = sources.store.find_charter(finding.study_id)
-    test = "test" if stored is None else stored.document.get("test_split", "test")
-    return finding.split not in (test, "test")
-
-
-def _environment(sources: ToolSources, study_id: str) -> str:
-    stored = sources.store.find_charter(study_id)
-    return "" if stored is None else str(stored.document.get("environment_name", ""))
-
-
-def _show_finding(finding: Finding, environment: str) -> str:
-    interval = f"[{number(finding.ci_low)}, {number(finding.ci_high)}]"
-    retracted = "" if finding.retracted_at is None else f" RETRACTED: {finding.retraction}"
-    # What was compared comes first, so that it is not what is left out.
-    compared = {name: finding.recipe[name] for name in ("arm", "baseline") if name in finding.recipe}
-    whole = json.dumps({**compared, **finding.recipe}, ensure_ascii=False)
-    recipe = clip(whole, RECIPE_CHARS) if finding.recipe else ""
-    return (
-        f"{finding.id} in {environment}, study {finding.study_id}: {finding.verdict}, effect {number(finding.effect)} "
-        f"{interval}, p {number(finding.p_adjusted)}, {len(finding.run_ids)} runs: {finding.summary} "
-        f"{recipe}{retracted}"
-    )
-
-
-def _code(sources: ToolSources, found: list[Finding], arguments: FindingsArguments) -> str:
-    finding = next((each for each in found if each.id == arguments.code_of), None)
-    if finding is None:
-        raise ToolRefused(f"there is no finding {arguments.code_of!r}: findings without code_of lists them")
-    arms = sources.store.list_experiments(finding.study_id)
-    code = next((arm.program_code for arm in arms if arm.id == finding.experiment_id), "")
-    recipe = settings_as_text(finding.recipe) or "not on record"
-    program = code or "the arm of this finding has no program of its own"
-    return page(f"recipe:\n{recipe}\nprogram:\n{program}", arguments.offset)

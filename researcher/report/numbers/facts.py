@@ -73,7 +73,8 @@ class ArmFacts:
     baseline over the compared runs; NaN if the values of those runs have changed since.
 
     `flags` are warnings about the arm's `cost`. `disqualified` is the reason for which the arm was ruled out; empty if
-    it was not. `in_search` is the arm in the tree of experiments, with its manipulation check.
+    it was not. `suspect` is why the planner does not trust it; empty if it does. `in_search` is the arm in the tree of
+    experiments, with its manipulation check.
     """
 
     experiment: Experiment
@@ -91,6 +92,7 @@ class ArmFacts:
     cost: ArmCost = field(default_factory=ArmCost)
     flags: tuple[str, ...] = ()
     disqualified: str = ""
+    suspect: str = ""
     in_search: SearchArm | None = None
 
     @property

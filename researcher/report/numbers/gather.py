@@ -26,7 +26,7 @@ from researcher.phases import BASE, FINAL, PLAIN_AGENT, TEST
 from researcher.plan import Plan, Stage
 from researcher.record.costs import ArmCost, cost_flags, gather_costs
 from researcher.record.log import StudyLog, analysis_from_json, charter_from_json
-from researcher.record.scores import find_excluded, limit_flags, read_scores, read_test_scores
+from researcher.record.scores import find_excluded, find_suspects, limit_flags, read_scores, read_test_scores
 from researcher.report.conversation import ShownConversation, find_conversation
 from researcher.report.numbers.arms import (
     SeedsToDecide,
@@ -200,6 +200,7 @@ def _gather_arms(
 ) -> Iterator[ArmFacts]:
     test = read_test_scores(store, study_id, charter)
     costs = gather_costs(store, study_id)
+    suspects = find_suspects(store, study_id)
     for experiment in store.list_experiments(study_id):
         name, of_arm = experiment.name, runs.get(experiment.id, [])
         counted, drawn = [item.run.id for item in of_arm if item.counts], with_curves(of_arm)
@@ -217,6 +218,7 @@ def _gather_arms(
             counts=RunCounts(list_outcomes(experiment, [item.run for item in of_arm], search[name])),
             cost=cost,
             flags=(*cost_flags(cost, costs.get(charter.baseline, ArmCost())), *limit_flags(store, counted)),
+            suspect=suspects.get(name, ""),
             in_search=tree[name],
         )
 

@@ -22,8 +22,8 @@ from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.design import design
 from researcher.loop.nodes.launch import open_trials
 from researcher.loop.nodes.plan import plan
+from researcher.memory.recall import recall
 from researcher.memory.settlement import FOUND_AGAIN, RETRACTED
-from researcher.memory.standing import recall
 from researcher.planner.rules import RulesPlanner
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json

@@ -43,9 +43,9 @@ def known(
         id="fi", study_id="st", hypothesis_id=None, iteration=0, experiment_id="a", baseline_id="b", metric="m",
         split="validation", effect=effect, ci_low=low, ci_high=high, confidence=0.95, p_value=p, p_adjusted=p,
         verdict=verdict, method="t", run_ids=(), summary="s", details={"seeds": []}, recipe={}, created_at=1.0,
+        question=RECIPE.question,
     )  # fmt: skip
-    recipe = replace(RECIPE, runs=runs)
-    return KnownFinding(finding, recipe, recipe.question)
+    return KnownFinding(finding, replace(RECIPE, runs=runs))
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,7 @@ def record(
         study, iteration=iteration, experiment_id=arms[0].id, baseline_id=arms[1].id, metric="m", split="validation",
         effect=effect, ci_low=low, ci_high=high, confidence=0.95, p_value=p, p_adjusted=p, verdict=verdict, method="t",
         run_ids=(), summary="s", details={"seeds": [seed]}, recipe=recipe_to_json(RECIPE),
+        question=RECIPE.question,
     )  # fmt: skip
 
 

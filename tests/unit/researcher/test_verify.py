@@ -151,6 +151,7 @@ CHANGES = {
     "an analysis": Change("analyses", _document("analyses", lambda it: it["comparisons"][0].update(p=0.04))),
     "a finding's effect": Change("findings", _sql("UPDATE findings SET effect = effect + 0.05 WHERE rowid = 1")),
     "a method": Change("findings", _sql("UPDATE findings SET method = 'by eye' WHERE rowid = 1")),
+    "a prediction": Change("other findings", _sql("UPDATE findings SET summary = 'so' WHERE kind = 'prediction'")),
     "a recipe": Change("findings", _document("findings", lambda it: it.update(model="micro"), column="recipe")),
     "a verdict": Change("findings", _sql("UPDATE findings SET verdict = 'keep' WHERE effect < 0")),
     "a hypothesis' verdict": Change("hypotheses", _sql("UPDATE hypotheses SET verdict = 'refuted'")),

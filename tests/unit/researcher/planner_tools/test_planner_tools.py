@@ -212,7 +212,8 @@ def test_findings_of_all_studies_are_found_retracted_ones_marked(study: Simulate
             store.freeze_charter(study_id, to_json(study.deps.charter()))
         arm = store.create_experiment(ids[0], "terse", job={}, factors={}, program_code="print('it')")
         common = {"iteration": 0, "experiment_id": arm.id, "baseline_id": None, "ci_low": 0.1, "ci_high": 0.3,
-                  "confidence": 0.95, "p_value": 0.001, "p_adjusted": 0.002, "method": "t", "run_ids": []}  # fmt: skip
+                  "confidence": 0.95, "p_value": 0.001, "p_adjusted": 0.002, "method": "t", "run_ids": [],
+                  "environment_name": "reverse"}  # fmt: skip
         kept = store.record_finding(
             ids[0], metric="m", split="validation", effect=0.2, verdict=Verdict.KEEP, summary="terse wins",
             recipe={"model": "nano", "factors": {"prompt": "terse"}}, **common,

@@ -276,9 +276,12 @@ def _find_failure(
         return ArmFailure.REJECTED, item.note or "no reason is on record"
     if passed is not None and not passed.is_enough:
         return ArmFailure.NOT_AS_CLAIMED, passed.in_words
+    is_of_training = any(item.run.status is RunStatus.FAILED or item.run.diagnosis for item in runs)
     for failure, reason in ruled_out.items():
         if reason:
-            return failure, reason
+            # An arm whose trainings went well is out by what its attempts show.
+            is_crash = failure is ArmFailure.CRASHED and is_of_training
+            return failure if is_crash or failure is not ArmFailure.CRASHED else ArmFailure.DISQUALIFIED, reason
     last = runs[-1] if runs else None
     if last is not None and last.run.status is RunStatus.FAILED:
         return ArmFailure.CRASHED, last.run.exit_reason or "no reason is on record"

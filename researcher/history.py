@@ -83,7 +83,7 @@ class History:
     studies of the same environment found, one line each, most relevant first. `runs_used` counts the runs charged to
     the budget; None if there is no record. `notes` is the notebook, oldest entry first. `tree` has the arms that were
     explored, and `runs_left` says how many full runs exploration may still use; both are empty where nothing is
-    explored.
+    explored. `attempts` says of each arm what an attempt takes in training and in evaluation.
     """
 
     plans: tuple[Plan, ...] = ()
@@ -94,6 +94,7 @@ class History:
     notes: tuple[NotebookEntry, ...] = ()
     tree: SearchTree = field(default_factory=SearchTree)
     runs_left: float = 0.0
+    attempts: tuple[str, ...] = ()
 
     @property
     def arms(self) -> dict[str, Arm]:

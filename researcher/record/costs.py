@@ -172,15 +172,15 @@ class ArmCost:
     evaluation: AttemptCost | None = None
 
 
-def gather_costs(store: ExperimentStore, study_id: str) -> Mapping[str, ArmCost]:
+def gather_costs(store: ExperimentStore, study_id: str, *, explores: bool = False) -> Mapping[str, ArmCost]:
     """Return the cost of each arm by name, from the finished run of each seed, else from its last run.
 
-    Exploring runs are left out.
+    Exploring runs are left out unless `explores` is set.
     """
     counted = {
         run.id: (trial.experiment.name, run)
         for trial in list_all_trials(store, study_id)
-        if not trial.rung
+        if explores or not trial.rung
         if (run := trial.finished or next(iter(trial.runs[-1:]), None)) is not None
     }
     training: dict[str, list[AttemptCost]] = {}
@@ -196,6 +196,26 @@ def gather_costs(store: ExperimentStore, study_id: str) -> Mapping[str, ArmCost]
         item.name: ArmCost(_mean(training.get(item.name, ())), _mean(evaluation.get(item.name, ())))
         for item in store.list_experiments(study_id)
     }
+
+
+def compare_attempts(costs: Mapping[str, ArmCost]) -> tuple[str, ...]:
+    """Return one line for each arm with scores: what an attempt takes in training and what it takes in evaluation."""
+    return tuple(
+        f"{name}: training {_describe(cost.training)}; evaluation {_describe(cost.evaluation)}"
+        for name, cost in costs.items()
+        if cost.evaluation is not None
+    )
+
+
+def _describe(cost: AttemptCost | None) -> str:
+    if cost is None:
+        return "not on record"
+    settings = [*([_temperatures(cost)] if cost.temperatures else []), *cost.other_sampling]
+    asked = f", asked in vain for {', '.join(cost.asked_sampling)} in {cost.overruled} calls" if cost.overruled else ""
+    return (
+        f"{cost.calls:.1f} calls, {cost.prompt_tokens:.1f} prompt tokens and {cost.sampled_tokens:.1f} sampled tokens "
+        f"an attempt, {', '.join(settings) or 'no sampling on record'}{asked}"
+    )
 
 
 def mean_cost(costs: Iterable[ArmCost]) -> ArmCost:

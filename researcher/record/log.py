@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 DIAGNOSED = "run.diagnosed"
 
+OUT = "arm.disqualified"
+"""The kind of the event that an arm is out of the ranking, with the reason."""
 DISQUALIFIED = "disqualified"
 """Key in the details of a decision: the arms that it disqualifies, with the reasons."""
 SUSPECT = "suspect"
@@ -39,6 +41,10 @@ BUDGET_USED_UP = "budget_used_up"
 
 _CHARTER, _PLAN = TypeAdapter(Charter), TypeAdapter(Plan)
 _ANALYSIS, _CLAIM = TypeAdapter(Analysis), TypeAdapter(Claim)
+
+
+def describe_out(arm: str, reason: str) -> str:
+    return f"{arm} is out: {reason}"
 
 
 class StudyLog:

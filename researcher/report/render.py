@@ -20,6 +20,7 @@ from researcher.charter import Charter
 from researcher.judge.size_words import describe_target
 from researcher.question.wording import describe_question
 from researcher.record.budget import present_budget
+from researcher.record.costs import ArmCost, AttemptCost
 from researcher.record.failure_reason import in_one_line
 from researcher.record.log import AUTOMATIC, claim_from_json
 from researcher.report.advice import FAILED_SCORES, describe_work, limitations, list_changes, next_steps
@@ -159,12 +160,8 @@ def _contents(facts: StudyFacts) -> dict[str, Any]:
         "sample_size": _sample_size(facts),
         "anchor_of": {arm.name: f"arm-{index}" for index, arm in enumerate(facts.arms, 1)},
         "rank_of": {arm.name: index for index, arm in enumerate(facts.ranked, 1)},
-        "costs": [
-            (arm, phase, cost)
-            for arm in facts.arms
-            for phase, cost in (("training", arm.cost.training), ("evaluation", arm.cost.evaluation))
-            if cost is not None
-        ],
+        "costs": _costs({arm.name: arm.cost for arm in facts.arms}),
+        "explored_costs": _costs({} if facts.exploration is None else facts.exploration.costs),
         "broken": _broken(facts),
         "rejected": [arm for arm in tree if arm.failure is ArmFailure.REJECTED],
         "warnings": _warnings(facts),
@@ -185,6 +182,16 @@ def _contents(facts: StudyFacts) -> dict[str, Any]:
         "omitted": len(facts.planner.notes) - len(facts.planner.shown_notes),
         **_winner(facts),
     }
+
+
+def _costs(costs: Mapping[str, ArmCost]) -> list[tuple[str, str, AttemptCost]]:
+    """Return the rows of a table of attempts: each arm in training and in evaluation, as far as it is on record."""
+    return [
+        (name, phase, found)
+        for name, cost in costs.items()
+        for phase, found in (("training", cost.training), ("evaluation", cost.evaluation))
+        if found is not None
+    ]
 
 
 def _warnings(facts: StudyFacts) -> list[tuple[Event, int]]:

@@ -19,6 +19,7 @@ from researcher.planner.language_model.answers import Answer, Line, parse_answer
 from researcher.planner.texts import quote_data, quote_text
 from researcher.planner.tools.drafts import describe_trial
 from researcher.planner.tools.record import describe_change
+from researcher.record.costs import compare_attempts, gather_costs
 from swarm.guard import REWARD, SUCCESS
 
 NODE = "review"
@@ -67,6 +68,7 @@ class LLMReviewer:
             arm=experiment.name,
             environment=charter.environment_name,
             metric=charter.judged,
+            player="The agent of the arm" if charter.asks.scope.asks_agents else "The agent of the baseline",
             purpose=quote_data([experiment.purpose or experiment.note or "nothing"]),
             claim=f"It must be true of its attempts: {quote_data([claim])}" if claim else "",
             program=experiment.program_code,
@@ -85,7 +87,11 @@ class LLMReviewer:
         return quote_text(settings + "\n".join(program.splitlines()[:MOST_LINES]))
 
     def _record(self, charter: Charter, experiment: Experiment) -> Iterator[str]:
-        """Yield the trainings of an arm: its curves at a few steps, and its held-out scores."""
+        """Yield what attempts take, and the trainings of an arm: its curves at a few steps, and its held-out scores."""
+        costs = gather_costs(self.store, self.study_id, explores=True)
+        yield from compare_attempts(
+            {name: costs[name] for name in (charter.baseline, experiment.name) if name in costs}
+        )
         for run in self.store.list_runs(experiment_id=experiment.id):
             for name in (REWARD, SUCCESS):
                 spans = self.store.sample_metrics([run.id], [name], most=SHOWN_POINTS)

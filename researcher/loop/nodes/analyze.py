@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from researcher.analysis import Analysis
 from researcher.charter import Charter
@@ -10,7 +10,7 @@ from researcher.judge import Family, judge
 from researcher.loop.deps import Deps, ResearchState
 from researcher.memory.settlement import record_verdicts, settle
 from researcher.plan import Plan, Stage
-from researcher.record.log import Notebook
+from researcher.record.log import OUT, Notebook, describe_out
 from researcher.record.scores import StudyScores, choose_for_plan, find_excluded, read_scores
 from researcher.search.record import describe_round, read_tree
 
@@ -24,12 +24,21 @@ def analyze(deps: Deps, state: ResearchState) -> ResearchState:
         analysis = _describe(deps, charter, iteration)
     else:
         analysis = judge_study(deps, charter, iteration)
+    _note_excluded(deps, excluded)
     analyses = (*deps.log.history().analyses, analysis)
     record_verdicts(deps.store, deps.study_id, charter, analyses, iteration, excluded)
     Notebook(deps.store, deps.study_id).note_results(charter, planned, analysis)
     deps.log.write_analysis(iteration, analysis, _headline(analysis))
     settle(deps.log, iteration)
     return state
+
+
+def _note_excluded(deps: Deps, excluded: Mapping[str, str]) -> None:
+    """Log each arm that is out once: planners and people see the events of a study."""
+    known = {event.message for event in deps.store.list_events(deps.study_id, kind=OUT, limit=None)}
+    for arm, reason in excluded.items():
+        if (message := describe_out(arm, reason)) not in known:
+            deps.log.warn(OUT, message)
 
 
 def _describe(deps: Deps, charter: Charter, iteration: int) -> Analysis:

@@ -13,7 +13,17 @@ from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.plan import gather_history
 from researcher.memory.closing import record_closing
-from researcher.record.log import AUTOMATIC, BUDGET_USED_UP, DISQUALIFIED, JUDGED, SUSPECT, Notebook, to_json
+from researcher.record.log import (
+    AUTOMATIC,
+    BUDGET_USED_UP,
+    DISQUALIFIED,
+    JUDGED,
+    OUT,
+    SUSPECT,
+    Notebook,
+    describe_out,
+    to_json,
+)
 from researcher.report.claims import check_claims
 from researcher.report.numbers.gather import gather
 
@@ -55,7 +65,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
     notebook.note_reading(iteration, str(stored.details["interpretation"]), deps.planner.name)
     notebook.note_decision(iteration, stored.action, stored.reason, author, decision.lessons)
     for arm, reason in stored.details.get(DISQUALIFIED, {}).items():
-        deps.log.warn("arm.disqualified", f"{arm} is out: {reason}")
+        deps.log.warn(OUT, describe_out(arm, reason))
     for arm, reason in stored.details.get(SUSPECT, {}).items():
         deps.log.warn("arm.suspect", f"The planner calls {arm} suspect: {reason}")
         notebook.note_suspicion(iteration, arm, reason, author)

@@ -13,6 +13,7 @@ from researcher.loop.explore import add_exploration, next_plan
 from researcher.loop.nodes.analyze import hypothesis_key
 from researcher.memory.recall import recall
 from researcher.plan import Arm, Plan, Stage
+from researcher.record.costs import compare_attempts, gather_costs
 from researcher.record.log import Notebook, to_json
 from researcher.record.runs import TrialState, list_all_trials
 
@@ -93,7 +94,12 @@ def _adds_runs(deps: Deps, planned: Plan) -> bool:
 def gather_history(deps: Deps, charter: Charter) -> History:
     """Return everything that a planner may know when it plans, decides or answers a review."""
     history = deps.log.history()
-    history = replace(history, earlier_findings=recall(deps.store, deps.study_id, charter))
+    costs = gather_costs(deps.store, deps.study_id, explores=True)
+    history = replace(
+        history,
+        earlier_findings=recall(deps.store, deps.study_id, charter),
+        attempts=compare_attempts(costs),
+    )
     return add_exploration(deps, charter, history)
 
 

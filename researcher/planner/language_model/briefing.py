@@ -387,6 +387,11 @@ def show_history(history: History, about: str) -> str:
             parts.append(f"Iteration {plan.iteration + 1} ({plan.stage}), {count_of(len(plan.seeds), 'seed')}: {arms}")
     if history.analyses and history.analyses[-1].stage is not Stage.EXPLORE:
         parts.append(show_results(history.analyses[-1], about))
+    if history.attempts:
+        parts.append(
+            "What an attempt takes, in training and in evaluation; an arm that does more in evaluation is out:\n"
+            + quote_data(history.attempts[-MAX_ARMS_SHOWN:])
+        )
     if history.diagnoses:
         parts.append("What the monitor noted of runs:\n" + quote_data(history.diagnoses))
     if not history.plans:

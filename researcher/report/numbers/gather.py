@@ -103,7 +103,13 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
         facts,
         test_comparisons=tested,
         contradicted=find_contradicted(charter, facts.candidates, tested),
-        exploration=gather_exploration(charter, tuple(tree.values()), history.plans, facts.decisions),
+        exploration=gather_exploration(
+            charter,
+            tuple(tree.values()),
+            history.plans,
+            facts.decisions,
+            gather_costs(store, study_id, explores=True),
+        ),
         conversation=_find_conversation(store, facts),
         is_solving=_is_solving(store, study_id),
     )

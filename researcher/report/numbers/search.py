@@ -10,6 +10,7 @@ from researcher.analysis import Analysis, Comparison
 from researcher.charter import Charter
 from researcher.judge import Runs, compare_on_test
 from researcher.plan import Arm, Plan, Relation, Stage
+from researcher.record.costs import ArmCost
 from researcher.record.scores import choose_for_plan
 
 
@@ -33,12 +34,14 @@ class ExplorationRound:
 class Exploration:
     """The exploration of a study.
 
-    `episodes` is the number of held-out tasks of an exploring score.
+    `episodes` is the number of held-out tasks of an exploring score. `costs` are those of attempts of the explored
+    arms, over all their runs.
     """
 
     episodes: int
     rounds: tuple[ExplorationRound, ...] = ()
     tree: tuple[SearchArm, ...] = field(default=())
+    costs: Mapping[str, ArmCost] = field(default_factory=dict[str, ArmCost])
 
     @property
     def explored(self) -> tuple[SearchArm, ...]:
@@ -66,13 +69,23 @@ class Exploration:
 
 
 def gather_exploration(
-    charter: Charter, tree: tuple[SearchArm, ...], plans: Sequence[Plan], decisions: Iterable[StoredDecision]
+    charter: Charter,
+    tree: tuple[SearchArm, ...],
+    plans: Sequence[Plan],
+    decisions: Iterable[StoredDecision],
+    costs: Mapping[str, ArmCost],
 ) -> Exploration | None:
     """Return the exploration of a study; None for a study without any."""
     if charter.search is None:
         return None
     rounds = _rounds(plans, {decision.iteration: decision for decision in decisions})
-    return Exploration(charter.search.episodes, tuple(rounds), tree)
+    explored = {arm.name for arm in tree if arm.is_explored}
+    return Exploration(
+        charter.search.episodes,
+        tuple(rounds),
+        tree,
+        {name: cost for name, cost in costs.items() if name in explored},
+    )
 
 
 def _rounds(plans: Iterable[Plan], decisions: Mapping[int, StoredDecision]) -> Iterable[ExplorationRound]:

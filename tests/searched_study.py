@@ -35,10 +35,11 @@ from researcher.loop.nodes.analyze import analyze
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.plan import plan
 from researcher.loop.nodes.write_program import write_program
-from researcher.phases import AUTHORSHIP, BASE, FINAL, FROM_RUNG, MANIPULATION
+from researcher.phases import AUTHORSHIP, BASE, COST, FINAL, FROM_RUNG, MANIPULATION
 from researcher.plan import Arm, Plan, Stage
 from researcher.planner.base import Planner
 from researcher.record.budget import BudgetLedger
+from researcher.record.costs import AttemptCost, cost_to_json
 from researcher.record.log import StudyLog, to_json
 from researcher.record.runs import TrialState, cost_of, job_of, list_trials, run_key
 from researcher.reviewer.build import Reviewer
@@ -140,16 +141,20 @@ class SearchedStudy:
         passed: Mapping[str, tuple[int, int]] | None = None,
         *,
         by_code: Collection[str] = (),
+        votes: Collection[str] = (),
     ) -> None:
         """Finish every open run of the plan with the mean of its arm; of an arm without one it fails by itself.
 
         `passed` says of how many transcripts of an arm so many pass its manipulation check. The code of the arms
-        `by_code` told their model the answers.
+        `by_code` told their model the answers. Those with `votes` make three calls in evaluation and one in training.
         """
         for trial in list_trials(self.store, self.deps.study_id, self.plans[-1]):
             if trial.state is not TrialState.OPEN:
                 continue
             name, seed, rung = trial.experiment.name, trial.seed, trial.rung
+            if name in votes:
+                code = "def agent(task, model, session):\n    return model.chat(session.messages)\n"
+                self.store.revise_experiment(trial.experiment.id, program_code=code, author=Author.LANGUAGE_MODEL)
             key = run_key(self.deps.study_id, name, seed, 1, rung)
             job = job_of(self.deps.study_id, trial.experiment, seed, 1, rung)
             run = self.store.claim_run(trial.experiment.id, seed, key, rung=rung, job=job)
@@ -167,6 +172,9 @@ class SearchedStudy:
                 arm = trial.experiment
                 self.store.revise_experiment(arm.id, program_code=arm.program_code, author=Author.LANGUAGE_MODEL)
                 details[AUTHORSHIP] = Authorship(attempts=20, solved=12, told=9, by_code=8).to_json()
+            calls = 3.0 if name in votes else 1.0
+            details[COST] = cost_to_json(AttemptCost(20, calls, 10 * calls, 5 * calls, 0.1, (1.0,)))
+            self.store.update_run(run.id, training_cost=cost_to_json(AttemptCost(64, 1.0, 10.0, 5.0, 0.1, (1.0,))))
             self._end(run, means.get(name), details)
 
     def end(self, means: Mapping[str, float]) -> ResearchState:

@@ -26,7 +26,7 @@ from experiments_db import (
 from researcher.errors import StudyNotFound
 from researcher.evaluation.scoring import evaluator_hash
 from researcher.execution.environments import StudyEnvironments
-from researcher.phases import FINAL, TEST, TRAIN_DIGEST
+from researcher.phases import FINAL, PLAIN_AGENT, TEST, TRAIN_DIGEST
 from researcher.player import agent_for_all, plays_its_own
 from researcher.record.log import charter_from_json, plan_from_json
 from researcher.record.runs import cost_of, job_of_run, list_all_trials
@@ -199,8 +199,9 @@ def check_environments(record: StudyRecord) -> Iterator[RecordCheck]:
             environment = environments.open(charter.environment)
         except SwarmError as error:
             yield RecordCheck("environments", 0, notes=[f"{charter.environment} cannot be opened: {error.message}"])
-            unlike = list(_unlike(record.evaluations, {run.id for run in record.runs.values() if run.rung}))
-            yield RecordCheck("measurements", len(record.evaluations), unlike, ["tasks were not looked at"])
+            check = RecordCheck("measurements", len(record.evaluations), list(_unlike(record)))
+            check.notes.append("tasks were not looked at")
+            yield check
             return
         yield _compare_digests(record, environment, environments)
         yield _check_measurements(record, environment)
@@ -213,7 +214,8 @@ def check_test_split(record: StudyRecord) -> Iterator[RecordCheck]:
     check = RecordCheck("test split", len(scores))
     for item in scores:
         name = record.arm_of(item.run_id).name
-        if item.phase != TEST or charter.test_opened_at is None or item.created_at < charter.test_opened_at:
+        is_before = charter.test_opened_at is None or item.created_at < charter.test_opened_at
+        if is_before or item.phase not in (TEST, PLAIN_AGENT[TEST]):
             check.mismatches.append(f"{item.run_id} was scored on the {split} split before it was opened")
         elif name not in (charter.test_opened_for or ""):
             check.mismatches.append(f"{item.run_id} of {name} was scored, opened was it to {charter.test_opened_for}")

@@ -13,12 +13,14 @@ from researcher.phases import COST
 from researcher.record.costs import (
     ArmCost,
     AttemptCost,
+    compare_attempts,
     cost_flags,
     cost_from_json,
     cost_of_attempts,
     cost_to_json,
     gather_costs,
     read_training_cost,
+    why_not_as_trained,
 )
 from swarm import SwarmClient, Task, TrainJob, WorkflowOutput
 from swarm.schemas import EndEpisodeResponse, EpisodeState, EpisodeUsage
@@ -103,6 +105,44 @@ def test_a_reader_is_told_where_an_arm_spends_more_or_changes_between_training_a
     flags = cost_flags(ArmCost(training, evaluation), ArmCost(ONE, ONE))
     assert len(flags) == len(named), flags
     assert all(part in flag for part, flag in zip(named, flags, strict=True)), flags
+
+
+THRICE = replace(ONE, calls=3.0, prompt_tokens=90.0, sampled_tokens=30.0)
+WARM, GREEDY = replace(ONE, temperatures=(0.7, 1.0)), replace(ONE, overruled=200, asked_sampling=("temperature=0",))
+
+
+@pytest.mark.parametrize(
+    ("own", "baseline", "named"),
+    [
+        (ArmCost(ONE, THRICE), ArmCost(ONE, ONE), "3.0 calls"),
+        (ArmCost(ONE, replace(ONE, prompt_tokens=60.0)), ArmCost(ONE, ONE), "60.0 prompt tokens"),
+        (ArmCost(ONE, GREEDY), ArmCost(ONE, ONE), "temperature=0"),
+        (ArmCost(ONE, replace(ONE, other_sampling=("top_p=0.5",))), ArmCost(ONE, ONE), "top_p=0.5"),
+        (ArmCost(THRICE, THRICE), ArmCost(ONE, ONE), ""),
+        (ArmCost(THRICE, ONE), ArmCost(ONE, ONE), ""),
+        (ArmCost(ONE, THRICE), ArmCost(ONE, THRICE), ""),
+        (ArmCost(WARM, replace(ONE, overruled=9, asked_sampling=("seed", "temperature=0.7"))), ArmCost(ONE, ONE), ""),
+        (ArmCost(ONE, None), ArmCost(ONE, ONE), ""),
+    ],
+    ids=["votes", "shots", "greedy", "top-p", "votes in both", "fewer", "as the tasks of the baseline", "warm", "none"],
+)
+def test_what_an_agent_does_more_in_evaluation_than_in_training_is_named(
+    own: ArmCost, baseline: ArmCost, named: str
+) -> None:
+    reason = why_not_as_trained(own, baseline, has_same_tasks=True)
+    assert bool(reason) == bool(named) and named in reason
+
+
+def test_tokens_say_nothing_of_an_arm_that_trains_on_other_tasks() -> None:
+    longer = ArmCost(ONE, replace(ONE, prompt_tokens=60.0))
+    assert why_not_as_trained(longer, ArmCost(ONE, ONE), has_same_tasks=False) == ""
+    assert why_not_as_trained(ArmCost(ONE, THRICE), ArmCost(ONE, ONE), has_same_tasks=False)
+
+
+def test_training_and_evaluation_of_an_arm_stand_side_by_side() -> None:
+    (line,) = compare_attempts({"arm": ArmCost(ONE, GREEDY), "unscored": ArmCost(ONE, None)})
+    assert line.startswith("arm: training 1.0 calls, 30.0 prompt tokens") and "; evaluation 1.0 calls" in line
+    assert line.endswith("asked in vain for temperature=0 in 200 calls")
 
 
 def test_an_arm_that_calls_where_the_baseline_does_not_is_told() -> None:

@@ -13,9 +13,12 @@ from experiments_db import ArmFailure, ExperimentStatus, NoteKind, Operator, Out
 from researcher.charter import Budget, Charter
 from researcher.history import Action, Decision, Objection, ObjectionKind, Response
 from researcher.loop.explore import add_exploration, propose_next
+from researcher.loop.nodes.plan import gather_history
 from researcher.plan import ManipulationCheck, Plan, Stage
 from researcher.planner.designs import default_job
+from researcher.planner.language_model.briefing import show_history, show_tree
 from researcher.planner.tools.base import ToolRefused
+from researcher.record.log import OUT
 from researcher.record.scores import find_excluded
 from researcher.search.record import read_tree
 from researcher.tree import Expand, Move, SearchTree
@@ -104,6 +107,28 @@ def test_arm_whose_code_did_the_work_of_the_model_is_out_without_a_review(tmp_pa
     shown = {arm.experiment.name: arm for arm in read_search_arms(study.store, study.deps.study_id)}
     assert (shown["wide"].failure, shown["wide"].reason) == (ArmFailure.DISQUALIFIED, reason)
     assert study.store.list_reviews(study.deps.study_id)[0].experiment_id == study.arm("fast").id
+
+
+def test_arm_that_votes_in_evaluation_alone_is_out_before_the_confirmation_and_its_planner_hears_why(
+    tmp_path: Path,
+) -> None:
+    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM])
+    study.plan()
+    study.train(MEANS, votes=["wide"])
+    study.end(MEANS)
+
+    history = gather_history(study.deps, study.charter)
+    claim = study.plan()
+
+    assert claim is not None and claim.primary == ("fast",)
+    reason = "its agent takes 3.0 calls an attempt in evaluation and 1.0 in training"
+    assert find_excluded(study.store, study.deps.study_id) == {"wide": reason}
+    assert f"wide: {reason}" in show_tree(history)
+    assert "wide: training 1.0 calls, 10.0 prompt tokens" in show_history(history, "in mean")
+    (event,) = study.store.list_events(study.deps.study_id, kind=OUT, limit=None)
+    assert event.message == f"wide is out: {reason}"
+    shown = {arm.experiment.name: arm for arm in read_search_arms(study.store, study.deps.study_id)}
+    assert (shown["wide"].failure, shown["wide"].reason) == (ArmFailure.DISQUALIFIED, reason)
 
 
 def test_leader_that_the_planner_withdraws_is_out_and_the_next_one_is_reviewed(tmp_path: Path) -> None:

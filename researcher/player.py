@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,9 +11,9 @@ from prompts import load
 from researcher.charter import Charter
 from researcher.phases import PLAIN_AGENT
 from researcher.program_code import ProgramCode
+from researcher.program_parts import find_differing_parts
+from researcher.scope import ArmPart
 
-_OF_TRAINING = frozenset({"reward", "schedule"})
-"""The functions of a program that take no part in a score."""
 SAMPLING = frozenset({"temperature"})
 """The settings of a job by which its agents sample."""
 
@@ -68,17 +67,4 @@ def fixes_sampling(charter: Charter) -> bool:
 
 def has_other_agent(experiment: Experiment, shared: Player) -> bool:
     """Return whether an arm has another agent than the one that can play for all arms."""
-    return _agent_code(agent_of(experiment)) != _agent_code(shared)
-
-
-def _agent_code(player: Player) -> str:
-    """Return what a program consists of besides its texts and its functions for training; empty for the plain one."""
-    if player.is_plain:
-        return ""
-    body = [
-        node
-        for node in ast.parse(player.code).body
-        if not (isinstance(node, ast.FunctionDef) and node.name in _OF_TRAINING)
-        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-    ]
-    return ast.dump(ast.Module(body, []))
+    return ArmPart.AGENT in find_differing_parts(experiment.program_code, shared.code)

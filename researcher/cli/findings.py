@@ -112,11 +112,12 @@ replicate = command_with(ReplicateOptions, _replicate, "replicate")
 
 
 def _as_table(shown: list[ListedFinding]) -> Table:
+    from researcher.memory.listing import in_one_line
     from researcher.memory.standing import describe_effect
 
     # An id that is cut cannot be copied.
     table = Table(Column("finding", no_wrap=True), box=None)
-    for title in ("kind", "what", "effect", "verdict", "found again", "contradicted by", "retracted"):
+    for title in ("kind", "on", "what", "effect", "verdict", "found again", "contradicted by", "retracted"):
         table.add_column(title, overflow="fold")
     for item in shown:
         finding, standing = item.finding, item.standing
@@ -124,19 +125,15 @@ def _as_table(shown: list[ListedFinding]) -> Table:
         if standing is not None:
             compared = (
                 describe_effect(finding),
-                finding.verdict.about(finding.about),
+                f"{finding.verdict.about(finding.about)}{', suspect' if standing.known.is_suspect else ''}",
                 str(len(standing.replications)),
                 ", ".join(standing.contradicted_by),
             )
-        what = f"{item.what} on {finding.environment_name} with {finding.model}"
-        cells = (finding.id, finding.kind.value, what, *compared, finding.retraction or "")
+        place = f"{finding.environment_name}, {finding.model}"
+        cells = (finding.id, finding.kind.value, place, item.what, *compared, finding.retraction or "")
         # The words are those of planners: they are neither markup nor commands of a terminal.
-        table.add_row(*(Text(_printable(cell)) for cell in cells))
+        table.add_row(*(Text(in_one_line(cell)) for cell in cells))
     return table
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _as_json(item: ListedFinding) -> dict[str, Any]:
@@ -156,6 +153,7 @@ def _as_json(item: ListedFinding) -> dict[str, Any]:
         "p_adjusted": finding.p_adjusted,
         "verdict": finding.verdict.value,
         "about": finding.about,
+        "is_suspect": standing is not None and standing.known.is_suspect,
         "replications": [] if standing is None else list(standing.replications),
         "contradicted_by": [] if standing is None else list(standing.contradicted_by),
         "retracted": finding.retraction,

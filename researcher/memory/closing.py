@@ -19,7 +19,7 @@ from experiments_db import (
 )
 from researcher.charter import Charter
 from researcher.memory.recipe import Recipe, make_recipe
-from researcher.memory.standing import describe_comparison, describe_effect
+from researcher.memory.standing import describe_changes, describe_effect
 from researcher.memory.subject import StudySubject, subject_of
 from researcher.record.log import StudyLog
 from researcher.record.scores import find_excluded, find_suspects
@@ -95,7 +95,7 @@ class _Record:
             happened = "nothing judged it"
         else:
             word = "not decided" if item.verdict is Outcome.UNDECIDED else item.verdict.value
-            happened = f"{word}: {item.verdict_reason or 'no reason is on record'}"
+            happened = f"{word}: {(item.verdict_reason or 'no reason is on record').rstrip('.')}"
         return self.finding(
             FindingKind.PREDICTION,
             item.key,
@@ -111,7 +111,7 @@ class _Record:
                 continue
             judged = self.compared.get(arm.id)
             found = "" if judged is None else f"{describe_effect(judged)}, {judged.verdict.value}; "
-            text = f"{found}its planner calls it suspect: {reason}"
+            text = f"{found}its planner calls it suspect: {reason.rstrip('.')}"
             yield self._of_arm(FindingKind.SUSPECT, arm, text, reason=reason)
 
     def of_excluded(self) -> Iterator[Finding]:
@@ -120,7 +120,7 @@ class _Record:
                 continue
             node = self.tree.find(name)
             score = "" if node is None or node.last is None else f"{self._describe_score(node)}; "
-            text = f"{score}out of the ranking: {reason}"
+            text = f"{score}out of the ranking: {reason.rstrip('.')}"
             yield self._of_arm(FindingKind.DISQUALIFIED, arm, text, reason=reason)
 
     def of_explored(self) -> Iterator[Finding]:
@@ -131,7 +131,7 @@ class _Record:
             if is_told or arm.status is ExperimentStatus.INVALID:
                 continue
             difference = self._difference(node)
-            text = f"explored, {self._describe_score(node)}; 1 seed, not confirmed"
+            text = f"{self._describe_score(node)}; 1 seed, not confirmed"
             yield self._of_arm(FindingKind.EXPLORED, arm, text, effect=difference)
 
     def _of_arm(
@@ -139,7 +139,7 @@ class _Record:
     ) -> Finding:
         baseline = self.arms.get(self.charter.baseline)
         recipe = None if baseline is None else make_recipe(self.charter, arm, baseline, 0)
-        what = arm.name if recipe is None else describe_comparison(recipe)
+        what = arm.name if recipe is None else f"{arm.name} ({describe_changes(recipe)})"
         return self.finding(
             kind,
             arm.name,
@@ -168,7 +168,7 @@ class _Record:
 
 def describe_purpose(arm: Experiment) -> str:
     """Return what an arm is for, in the words of its planner, to end a sentence with; empty without a purpose."""
-    return f". Its purpose: {arm.purpose}" if arm.purpose else ""
+    return f"; its purpose: {arm.purpose.rstrip('.')}" if arm.purpose else ""
 
 
 def _changes(recipe: Recipe) -> list[str]:

@@ -52,7 +52,12 @@ class ListedFinding:
             # What takes a finding back comes first, because a long line is cut at its end.
             retracted = "" if finding.retracted_at is None else f"retracted: {finding.retraction}; "
             said = f"{retracted}{finding.summary}; study {finding.study_id}"
-        return f"[{finding.kind} {finding.id}] {other}{' '.join(said.split())}"
+        return f"[{finding.kind} {finding.id}] {other}{in_one_line(said)}"
+
+
+def in_one_line(text: str) -> str:
+    """Return words of a planner on one line, without characters that command a terminal."""
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 
 def list_all(store: ExperimentStore) -> list[ListedFinding]:

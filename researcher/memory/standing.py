@@ -168,6 +168,11 @@ def describe_standing(standing: Standing) -> str:
 
 def describe_comparison(recipe: Recipe) -> str:
     """Return the arm and its baseline with what differs between them."""
+    return f"{recipe.arm.name} against {recipe.baseline.name} ({describe_changes(recipe)})"
+
+
+def describe_changes(recipe: Recipe) -> str:
+    """Return what differs between an arm and its baseline."""
     changes = [
         f"{name} {value_as_text(was)} -> {value_as_text(now)}" for name, (was, now) in recipe.differences.items()
     ]
@@ -178,7 +183,7 @@ def describe_comparison(recipe: Recipe) -> str:
     if recipe.arm.train_environment != recipe.baseline.train_environment:
         trained = (each.train_environment or recipe.environment_name for each in (recipe.baseline, recipe.arm))
         changes.append(f"trained on {' -> '.join(trained)}")
-    return f"{recipe.arm.name} against {recipe.baseline.name} ({', '.join(changes) or 'nothing differs'})"
+    return ", ".join(changes) or "nothing differs"
 
 
 def describe_effect(finding: Finding) -> str:

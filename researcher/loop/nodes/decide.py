@@ -42,7 +42,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
     words = _in_words(deps, claims)
     decision = _choose(deps, state, charter, analysis, history)
     out = _known_arms(deps, charter, decision.disqualified, "rules out")
-    suspect = _known_arms(deps, charter, decision.suspect, "calls suspect")
+    suspect = _known_arms(deps, charter, decision.suspect, "doubts")
     stored = deps.store.record_decision(
         deps.study_id,
         iteration,

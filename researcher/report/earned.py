@@ -85,7 +85,7 @@ def find_earning_part(facts: StudyFacts, winner: ArmFacts) -> EarningPart | None
         return None
     needed = [item.name for item in facts.confirmation.ablations if item.outcome is Outcome.SUPPORTED]
     others = {item.name for item in facts.confirmation.ablations} - {*needed}
-    kept = [arm for arm in facts.ranked if arm.name in others and arm.is_kept]
+    kept = [arm for arm in facts.ranked if arm.name in others and arm.is_kept and not arm.suspect]
     if not needed or not kept or len(others) > 1:
         return None
     return EarningPart(kept[0], tuple(needed), tuple(sorted(others)))

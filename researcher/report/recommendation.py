@@ -36,6 +36,11 @@ def recommendation(facts: StudyFacts) -> list[str]:
     else:
         sentences += _what_to_use(facts, baseline)
     sentences += [
+        f"{arm.name} is not recommended: the planner calls it suspect: {arm.suspect.rstrip('.')}."
+        for arm in facts.arms
+        if arm.suspect and not arm.disqualified
+    ]
+    sentences += [
         f"{arm.name} is out of the ranking: {arm.disqualified.rstrip('.')}." for arm in facts.arms if arm.disqualified
     ]
     if opened := [arm.name for arm in facts.arms if arm.is_open]:
@@ -69,9 +74,6 @@ def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
         is_doubted = any(arm.suspect for arm in kept)
         why = "no other arm is both better and trusted" if is_doubted else "every other arm is worse or no better"
         yield _stay(facts, baseline, why)
-    for arm in facts.candidates:
-        if arm.suspect:
-            yield f"{arm.name} is not recommended: the planner calls it suspect: {arm.suspect.rstrip('.')}."
     for arm in kept:
         if is_not_from_model(arm) and arm.cost.evaluation is not None:
             yield f"{arm.name} is not recommended as better trained: {_not_from_model(arm)}."
@@ -163,12 +165,12 @@ def _why_not(facts: StudyFacts, baseline: ArmFacts, best: ArmFacts) -> str:
     found = best.comparison
     if best.experiment.is_baseline:
         return "the verdict rests on the runs of one plan, in which it is behind"
+    if best.suspect or found is None:
+        return "the planner calls it suspect" if best.suspect else f"it was not compared with {baseline.name}"
     if part := find_earning_part(facts, best):
         return part.reason
     if facts.confirmation is not None and best.name in {item.name for item in facts.confirmation.ablations}:
         return f"is not shown to be better than {facts.confirmation.winner}, of which it lacks a part"
-    if best.suspect or found is None:
-        return "the planner calls it suspect" if best.suspect else f"it was not compared with {baseline.name}"
     if best.is_kept and is_not_from_model(best):
         return _not_from_model(best)
     difference = f"{format_difference(found.difference)}, {format_interval(found.ci_low, found.ci_high, signed=True)}"

@@ -73,9 +73,19 @@ def test_no_tool_shows_a_score_of_the_test_split_before_the_end(
     of_study = running.get_study(study.study_id)
     record_finding(running, of_study, study.arm("lr=0.003"), split="test", effect=0.424242, summary="test")
 
-    shown = [tools.call(name, {}) for name in ("list", "status")]
+    shown = [tools.call(name, {}) for name in ("list", "status", "findings")]
 
     assert not any("0.424242" in text for text in shown) and "test" not in json.loads(shown[1])["runs"][0]
+
+
+def test_findings_of_all_studies_are_shown_by_kind_with_or_without_a_study(
+    study: SimulatedStudy, tools: Toolbox
+) -> None:
+    predicted = tools.call("findings", {"kind": "prediction"})
+    assert predicted.startswith("1 to 1 of 1 findings") and "happened: " in predicted
+    assert tools.call("findings", {"kind": "prediction", "study": study.study_id}).startswith("1 to 1 of 1")
+    with pytest.raises(ToolRefused, match="kind"):
+        tools.call("findings", {"kind": "nosuch"})
 
 
 def test_the_status_hides_the_url_of_a_webhook(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from experiments_db import NotebookEntry
 from researcher.analysis import Analysis
-from researcher.plan import Arm, Plan, Stage
+from researcher.plan import Arm, Hypothesis, Plan, Stage
 from researcher.tree import SearchTree
 
 
@@ -64,6 +64,7 @@ class Decision:
     choose, so a raised budget reopens the matter. `disqualified` maps the arms that the planner rules out to its
     reasons. An arm stays disqualified: no later decision reverses it. `suspect` maps the arms that it does not trust to
     its reasons: they keep their verdicts, and are not recommended. `lessons` are what the planner wants to remember.
+    `confirms` are the hypotheses about the arms to confirm once the exploration ends; the newest ones count.
     """
 
     action: Action
@@ -73,6 +74,7 @@ class Decision:
     disqualified: Mapping[str, str] = field(default_factory=dict[str, str])
     suspect: Mapping[str, str] = field(default_factory=dict[str, str])
     lessons: tuple[str, ...] = ()
+    confirms: tuple[Hypothesis, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ class Relation(StrEnum):
 
     BETTER = "better"
     WORSE = "worse"
+    NO_BETTER = "no_better"
     EQUIVALENT = "equivalent"
     INTERACTION = "interaction"
     BEST = "best"
@@ -97,6 +98,7 @@ class Contrast:
     """The prediction of a hypothesis in a form that code can judge.
 
     better, worse: at least one of `arms` is better (worse) than the one arm of `against` by more than `margin`.
+    no_better: each of `arms` gains less than `margin` over the one arm of `against`.
     equivalent: each of `arms` is within `margin` of the one arm of `against`.
     interaction: `arms` are four: neither change, the first, the second, both. The two changes together do more or
     less than the sum of each. The contrast is refuted if that excess is within `margin`.
@@ -108,6 +110,11 @@ class Contrast:
     arms: tuple[str, ...]
     against: tuple[str, ...] = ()
     margin: float = 0.0
+
+    @property
+    def rules_out_a_gain(self) -> bool:
+        """True if the contrast claims that no arm gains as much as the margin."""
+        return self.relation in (Relation.NO_BETTER, Relation.EQUIVALENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from experiments_db import Operator
+from researcher.scope import ArmPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class SearchNode:
     `parents` are the arms that it was derived from, by `operator`; the baseline has none. `levels` maps the factors of
     the question to the arm's levels by name; it is empty for an arm outside of such a space. `scores` are by rising
     share. `failure` says why the arm is out of the search: it crashed, was rejected, or is not what it claims to be. It
-    is empty for an arm that is in.
+    is empty for an arm that is in. `parts` are those in which it differs from the baseline.
     """
 
     name: str
@@ -41,6 +42,7 @@ class SearchNode:
     levels: Mapping[str, str] = field(default_factory=dict[str, str])
     scores: tuple[RungScore, ...] = ()
     failure: str = ""
+    parts: tuple[ArmPart, ...] = ()
 
     @property
     def last(self) -> RungScore | None:

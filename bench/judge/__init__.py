@@ -1,6 +1,6 @@
 """The error rates of the researcher: false keeps by policy and by shape of scores, power, and diverging arms.
 
-2,000 studies of each policy take `--seconds 900` on an idle core.
+2,000 studies of each policy that does not search take `--seconds 900` on an idle core.
 """
 
 from __future__ import annotations
@@ -14,13 +14,27 @@ from scipy import stats
 
 from bench.judge.bank import cases, play
 from bench.judge.policies import FIVE_RATES, Policy, policies
+from bench.judge.searches import SearchTruth, play_searches
 from bench.judge.simulation import Played, Truth, play_studies
 from bench.results import Result
+from researcher.search.hypotheses import MOST_CONFIRMED
 
-__all__ = ["FIVE_RATES", "Played", "Policy", "Truth", "play_studies", "policies", "run", "upper_bound"]
+__all__ = [
+    "FIVE_RATES",
+    "Played",
+    "Policy",
+    "SearchTruth",
+    "Truth",
+    "play_searches",
+    "play_studies",
+    "policies",
+    "run",
+    "upper_bound",
+]
 
 STUDIES_AT_ONCE = 10
 BANK_STUDIES = 10_000
+SEARCHES = 2_000
 BETTER = "lr=0.003"
 """The arm that the truth makes better, or makes diverge."""
 
@@ -51,7 +65,19 @@ def run(seconds: float) -> list[Result]:
         found += [Result("judge", case.name, metric, value, "share") for metric, value in list(rows.items())[:2]]
         found.append(Result("judge", case.name, "runs per arm", rows["runs per arm"], "runs"))
         found.append(Result("judge", case.name, "studies", len(played), "studies"))
-    return found + _bank()
+    return found + _searches() + _bank()
+
+
+def _searches() -> list[Result]:
+    """Return how often a search in which no arm is better keeps one, by the most arms that it confirms."""
+    found: list[Result] = []
+    for most in range(1, MOST_CONFIRMED + 1):
+        played = play_searches(SearchTruth(), most, SEARCHES, seed=most)
+        count = sum(bool(each.kept) for each in played)
+        rows = {"false keeps": count / len(played), "95 % upper bound": upper_bound(count, len(played))}
+        name = f"a search that confirms up to {most}, no arm is better"
+        found += [Result("judge", name, what, value, "share") for what, value in rows.items()]
+    return found
 
 
 def _bank() -> list[Result]:

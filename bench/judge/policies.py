@@ -18,6 +18,8 @@ from researcher.study.topics import read_request
 
 FIVE_RATES = "learning rate 1e-4, 3e-4, 1e-3, 3e-3 or 1e-2 for word reversal"
 """Four comparisons with lr=0.001."""
+SEARCH = "default design"
+"""The policy that explores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ class OneMoreTry:
 def policies() -> Mapping[str, Policy]:
     """Return the policies by name.
 
-    fixed: one plan whose number of runs a pilot chose. top-up: open arms get as many runs again. default design: single
-    changes, their combination, its confirmation. new arms: two more in each of up to eight plans, which stop at the
+    fixed: one plan whose number of runs a pilot chose. top-up: open arms get as many runs again. default design: a
+    search, and the confirmation of its best arms. new arms: two more in each of up to eight plans, which stop at the
     first keep. same arms: the same four again on fresh seeds, likewise.
     """
     new = {"arms": 2, "seeds": 4, "plans": 8, "repeats": False}
@@ -78,7 +80,7 @@ def policies() -> Mapping[str, Policy]:
     return {
         "fixed": _of_rules(FIVE_RATES),
         "top-up": _of_rules(FIVE_RATES, Budget(max_runs=200)),
-        "default design": _of_rules("Which settings train word reversal best?"),
+        SEARCH: _of_rules("Which settings train word reversal best?"),
         "new arms": _of_one_more_try(**new),
         "same arms": _of_one_more_try(**same),
     }

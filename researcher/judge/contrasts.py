@@ -20,6 +20,7 @@ Judged = tuple[float, float, str, str]
 ARMS_OF_RELATION: Mapping[Relation, str] = {
     Relation.BETTER: "one arm or several, against one",
     Relation.WORSE: "one arm or several, against one",
+    Relation.NO_BETTER: "one arm or several, against one",
     Relation.EQUIVALENT: "one arm or several, against one",
     Relation.INTERACTION: "four arms: with neither change, with the first, with the second, with both",
     Relation.BEST: "two arms or more, or one arm against its rivals",
@@ -55,7 +56,7 @@ def judge_contrast(
         return JudgedContrast(key, contrast, Outcome.UNDECIDED, f"{why}.")
     sign = charter.sign
     supported, refuted, sentence, winner = _JUDGES[contrast.relation](
-        _Scores(samples, sign, charter.baseline, charter.rule.min_effect), contrast
+        _Scores(samples, sign, charter.baseline, charter.rule.min_effect, charter.confidence), contrast
     )
     outcome = Outcome.UNDECIDED
     if supported < alpha:
@@ -81,7 +82,7 @@ def is_complete(contrast: Contrast) -> bool:
     """Return whether the contrast names as many arms as its relation takes."""
     arms, against = len(contrast.arms), len(contrast.against)
     match contrast.relation:
-        case Relation.BETTER | Relation.WORSE | Relation.EQUIVALENT:
+        case Relation.BETTER | Relation.WORSE | Relation.NO_BETTER | Relation.EQUIVALENT:
             return arms >= 1 and against == 1
         case Relation.INTERACTION:
             return arms == 4
@@ -97,17 +98,29 @@ class _Scores:
     Differences are gains: more is better, whatever the metric's direction.
     """
 
-    def __init__(self, samples: Mapping[str, ArmSample], sign: float, baseline: str, min_effect: float) -> None:
+    def __init__(
+        self, samples: Mapping[str, ArmSample], sign: float, baseline: str, min_effect: float, confidence: float
+    ) -> None:
         self._samples = samples
         self._sign = sign
         self.baseline = baseline
         self.min_effect = min_effect
+        self._confidence = confidence
 
     def gain(self, arm: str, over: str) -> Estimate:
         return self.sum_of({arm: 1.0, over: -1.0})
 
     def sum_of(self, weights: Mapping[str, float]) -> Estimate:
         return contrast_of({arm: self._sign * weight for arm, weight in weights.items()}, self._samples)
+
+    def describe_gains(self, gains: Mapping[str, Estimate], rival: str, margin: float) -> str:
+        """Return the gains with their intervals, for a claim that none is as large as a margin."""
+        listed: list[str] = []
+        for arm, gain in gains.items():
+            low, high = gain.interval(1 - self._confidence)
+            listed.append(f"{arm} {gain.value:+.3f} ({low:+.3f} to {high:+.3f})")
+        interval = f"with its {100 * self._confidence:g} % interval"
+        return f"gain over {rival} {interval}: {', '.join(listed)}; the margin is {margin:g}"
 
     def mean(self, arm: str) -> float:
         return self._samples[arm].mean
@@ -131,14 +144,23 @@ def _any_beyond(scores: _Scores, contrast: Contrast, direction: float) -> Judged
     return supported, refuted, f"gain over {rival}: {listed}", first
 
 
+def _no_better(scores: _Scores, contrast: Contrast) -> Judged:
+    """Judge whether no arm gains the margin or more, or some arm gains more."""
+    (rival,) = contrast.against
+    margin = contrast.margin or scores.min_effect
+    gains = {arm: scores.gain(arm, rival) for arm in contrast.arms}
+    supported = max(gain.p_below(margin) for gain in gains.values())
+    refuted = min(1.0, 2 * len(gains) * min(gain.p_above(margin) for gain in gains.values()))
+    return supported, refuted, scores.describe_gains(gains, rival, margin), ""
+
+
 def _equivalent(scores: _Scores, contrast: Contrast) -> Judged:
     (rival,) = contrast.against
     margin = contrast.margin or scores.min_effect
     gains = {arm: scores.gain(arm, rival) for arm in contrast.arms}
     supported = max(p_equal(gain, margin) for gain in gains.values())
     refuted = min(1.0, len(gains) * min(p_different(gain, margin) for gain in gains.values()))
-    listed = ", ".join(f"{arm} {gain.value:+.3f}" for arm, gain in gains.items())
-    return supported, refuted, f"gain over {rival}: {listed} (margin {margin:g})", ""
+    return supported, refuted, scores.describe_gains(gains, rival, margin), ""
 
 
 def _interaction(scores: _Scores, contrast: Contrast) -> Judged:
@@ -200,6 +222,7 @@ def _further(scores: _Scores, arms: Sequence[str], others: Sequence[str]) -> flo
 _JUDGES: Mapping[Relation, Callable[[_Scores, Contrast], Judged]] = {
     Relation.BETTER: partial(_any_beyond, direction=1.0),
     Relation.WORSE: partial(_any_beyond, direction=-1.0),
+    Relation.NO_BETTER: _no_better,
     Relation.EQUIVALENT: _equivalent,
     Relation.INTERACTION: _interaction,
     Relation.BEST: _best,

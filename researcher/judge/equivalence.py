@@ -1,4 +1,4 @@
-"""The test of equality: two one-sided tests against a margin, and the hypothesis that the verdicts settle."""
+"""The test of equality: two one-sided tests against a margin, and the hypotheses that the verdicts settle."""
 
 from __future__ import annotations
 
@@ -70,3 +70,32 @@ def settle_equal(
         f"{charter.margin:g}."
     )
     return replace(item, outcome=outcome, reason=reason)
+
+
+_BY_VERDICT: Mapping[Relation, Mapping[Verdict, Outcome]] = {
+    Relation.BETTER: {
+        Verdict.KEEP: Outcome.SUPPORTED,
+        Verdict.WORSE: Outcome.REFUTED,
+        Verdict.NO_BETTER: Outcome.REFUTED,
+        Verdict.INCONCLUSIVE: Outcome.UNDECIDED,
+    },
+    Relation.NO_BETTER: {
+        Verdict.WORSE: Outcome.SUPPORTED,
+        Verdict.NO_BETTER: Outcome.SUPPORTED,
+        Verdict.INCONCLUSIVE: Outcome.UNDECIDED,
+    },
+}
+"""The outcome of a hypothesis about one arm and the baseline, by the verdict on the arm, where the verdict says it."""
+
+
+def settle_primary(item: JudgedContrast, compared: Sequence[Comparison]) -> JudgedContrast:
+    """Return the hypothesis about a primary arm with the outcome of its verdict, so that the two are never at odds."""
+    contrast = item.contrast
+    found = next((each for each in compared if (each.arm,) == contrast.arms), None)
+    if found is None or contrast.against != (found.baseline,) or math.isnan(found.ci_low):
+        return item
+    if contrast.relation is Relation.BETTER and contrast.margin:
+        return item
+    outcome = _BY_VERDICT.get(contrast.relation, {}).get(found.verdict, item.outcome)
+    is_won = outcome is Outcome.SUPPORTED and contrast.relation is Relation.BETTER
+    return replace(item, outcome=outcome, winner=found.arm if is_won else "")

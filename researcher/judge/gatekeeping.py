@@ -1,4 +1,4 @@
-"""Gatekeeping: the secondary arms of a plan are tested only where all its primary arms are kept."""
+"""The order in which the arms of a plan are tested: what each has of alpha, and who gets it once an arm is decided."""
 
 from __future__ import annotations
 
@@ -9,27 +9,64 @@ from dataclasses import replace
 from experiments_db import Outcome, Verdict
 from researcher.analysis import Comparison, JudgedContrast
 
+Shares = dict[str, float]
 
-def p_of_primary(primary: Sequence[str], adjusted: Mapping[str, float]) -> float:
-    """Return the largest corrected p value of the primary arms; one that could not be tested counts as 1.
 
-    It is 0 if there are none.
+def adjust_in_order(primary: Sequence[str], p_values: Mapping[str, float], secondary: int) -> dict[str, float]:
+    """Return the p values of a plan with primary arms, adjusted so that each compares with alpha itself.
+
+    The primary arms share alpha equally. An arm that is rejected passes its share on: the first one to the secondary
+    arms, of which there are `secondary`, any other one to the other primary arms. The secondary arms have nothing
+    before that, and pass on to each other. Whatever is true, the probability of a wrong rejection is at most alpha
+    (graphical procedure: Bretz, Maurer, Brannath & Posch 2009, Statistics in Medicine 28:586-604). Without secondary
+    arms it is Holm's method. With a single primary arm that arm has all of alpha, and so have the others behind it.
+
+    NaN is never rejected, and neither is an arm without a p value; both count.
     """
-    values = [adjusted.get(arm, 1.0) for arm in primary]
-    return max((1.0 if math.isnan(p) else p for p in values), default=0.0)
+    others = [arm for arm in p_values if arm not in primary]
+    others += [f"no arm {number}" for number in range(len(others), secondary)]
+    weights = dict.fromkeys(primary, 1 / len(primary)) | dict.fromkeys(others, 0.0)
+    passes = {arm: _share_among([each for each in primary if each != arm]) for arm in primary}
+    if others:
+        passes[primary[0]] = _share_among(others)
+    passes |= {arm: _share_among([each for each in others if each != arm]) for arm in others}
+    left = {arm for arm in weights if not math.isnan(p_values.get(arm, math.nan))}
+    adjusted, reached = dict.fromkeys(weights, math.nan), 0.0
+    while left:
+        ratios = {arm: p_values[arm] / weights[arm] if weights[arm] else math.inf for arm in weights if arm in left}
+        first = min(ratios, key=lambda arm: ratios[arm])
+        reached = max(reached, min(1.0, ratios[first]))
+        adjusted[first] = reached
+        left.discard(first)
+        _reject(first, weights, passes)
+    return {arm: adjusted[arm] for arm in p_values}
 
 
-def behind_gate(primary: Sequence[str], arms: Sequence[str], p_values: Sequence[float], gate: float) -> list[float]:
-    """Return the p values, those of secondary arms at least `gate`, so that none passes before the primary ones."""
-    return [p if arm in primary else max(p, gate) for arm, p in zip(arms, p_values, strict=True)]
+def _share_among(arms: Sequence[str]) -> Shares:
+    return dict.fromkeys(arms, 1 / len(arms)) if arms else {}
+
+
+def _reject(arm: str, weights: Shares, passes: dict[str, Shares]) -> None:
+    """Take an arm out: its share and its place in the order go to the arms that it passes on to."""
+    weight, own = weights.pop(arm), passes.pop(arm)
+    for other in weights:
+        weights[other] += weight * own.get(other, 0.0)
+        theirs = passes[other]
+        back = theirs.pop(arm, 0.0)
+        circle = 1 - back * own.get(other, 0.0)
+        passes[other] = {
+            each: (theirs.get(each, 0.0) + back * own.get(each, 0.0)) / circle
+            for each in weights
+            if each != other and circle > 0
+        }
 
 
 def close_gate(primary: Sequence[str], compared: tuple[Comparison, ...]) -> tuple[Comparison, ...]:
-    """Return the comparisons, those of secondary arms without a verdict unless every primary arm is kept."""
+    """Return the comparisons, those of secondary arms without a verdict unless the first primary arm is kept."""
     kept = {item.arm for item in compared if item.verdict is Verdict.KEEP}
-    if kept >= set(primary):
+    if not primary or primary[0] in kept:
         return compared
-    note = f"not decided, because {' and '.join(primary)} was not kept"
+    note = f"not decided, because {primary[0]} was not kept"
     return tuple(
         item
         if item.arm in primary
@@ -41,8 +78,8 @@ def close_gate(primary: Sequence[str], compared: tuple[Comparison, ...]) -> tupl
 def close_gate_of_contrasts(
     primary: Sequence[str], first: Sequence[JudgedContrast], rest: Sequence[JudgedContrast]
 ) -> tuple[JudgedContrast, ...]:
-    """Return the contrasts, those in `rest` undecided unless all those of the primary arms are supported."""
-    if all(item.outcome is Outcome.SUPPORTED for item in first):
+    """Return the contrasts, those in `rest` undecided unless those of the first primary arm are supported."""
+    if all(item.outcome is Outcome.SUPPORTED for item in first if primary[0] in item.contrast.arms):
         return (*first, *rest)
-    reason = f"not decided, because {' and '.join(primary)} is not shown to be better"
+    reason = f"not decided, because {primary[0]} is not shown to be better"
     return (*first, *(replace(item, outcome=Outcome.UNDECIDED, reason=reason) for item in rest))

@@ -13,8 +13,8 @@ from experiments_db import IN_MEAN, Outcome, Verdict
 from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter, DecisionRule
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
-from researcher.judge.equivalence import p_different, p_equal, settle_equal, why_not_equal
-from researcher.judge.gatekeeping import behind_gate, close_gate, close_gate_of_contrasts, p_of_primary
+from researcher.judge.equivalence import p_different, p_equal, settle_equal, settle_primary, why_not_equal
+from researcher.judge.gatekeeping import adjust_in_order, close_gate, close_gate_of_contrasts
 from researcher.judge.notes import Weighed, count_failures, describe, divide_gain, gain_of_weights
 from researcher.judge.samples import (
     NOT_ESTIMATED,
@@ -47,8 +47,8 @@ class Family:
     `size` is the number of comparisons to correct for. It exceeds the number of arms if the plan repeats only some arms
     of an earlier plan. `contrasts` are keyed by hypothesis. `missing` maps each arm to its planned seeds that ended
     without a score, with the reasons. `claim` counts the plans before it that made a claim, which gives the share of
-    alpha. The arms that are not `primary` are tested only where all primary ones are kept; without primary arms all are
-    tested alike.
+    alpha. The arms that are not `primary` are tested only where the first primary one is kept; without primary arms all
+    are tested alike.
     """
 
     iteration: int
@@ -58,6 +58,17 @@ class Family:
     primary: tuple[str, ...] = ()
     contrasts: Mapping[str, Contrast] = field(default_factory=dict[str, Contrast])
     missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
+
+    def null_margin(self, arm: str, baseline: str) -> float | None:
+        """Return the gain that the hypothesis about a primary arm rules out; None if it rules out none."""
+        return next(
+            (
+                item.margin
+                for item in self.contrasts.values()
+                if arm in self.primary and item.rules_out_a_gain and (item.arms, item.against) == ((arm,), (baseline,))
+            ),
+            None,
+        )
 
 
 def summarize_arm(arm: str, runs: Runs, charter: Charter) -> ArmSummary:
@@ -120,7 +131,7 @@ def judge(
         failed={arm: tuple(reasons) for arm, reasons in (failed or {}).items() if reasons},
         contrasts=tuple(
             settle_equal(charter, _settle_best(charter, item, compared), compared, ruled_out)
-            for item in _judge_contrasts(charter, runs, family, ruled_out)
+            for item in _judge_contrasts(charter, runs, family, compared, ruled_out)
         ),
     )
 
@@ -217,25 +228,26 @@ def _test_family(
     estimates = [
         item.estimate if item.basis == "seeds" and item.arm not in ruled_out else NOT_ESTIMATED for item in compared
     ]
-    names = [item.arm for item in compared]
-    p_values = [_p_values(charter, estimate) for estimate in estimates]
-    first, second = (_correct(rule, names, [each[index] for each in p_values], family) for index in (0, 1))
-    gate = p_of_primary(family.primary, dict(zip(names, first, strict=True)))
-    first, second = (behind_gate(family.primary, names, each, gate) for each in (first, second))
+    p_values = [
+        _p_values(charter, estimate, family.null_margin(item.arm, charter.baseline))
+        for item, estimate in zip(compared, estimates, strict=True)
+    ]
+    first, second = _correct_both(rule, [item.arm for item in compared], p_values, family)
     return [
         _decide(charter, item, raw, corrected)
         for item, raw, corrected in zip(compared, p_values, zip(first, second, strict=True), strict=True)
     ]
 
 
-def _p_values(charter: Charter, estimate: Estimate) -> tuple[float, float]:
-    """Return the p values of both tests of a question: of a difference, and of an improvement of `min_effect` or more.
+def _p_values(charter: Charter, estimate: Estimate, null_margin: float | None) -> tuple[float, float]:
+    """Return the p values of both tests of a question: of a difference, and of an improvement that matters.
 
-    A question for equality has those of equality and of a difference beyond the margin.
+    An improvement matters from `min_effect` on, or from the margin of the arm's own hypothesis on. A question for
+    equality has the p values of equality and of a difference beyond the margin.
     """
     if charter.margin is not None:
         return p_equal(estimate, charter.margin), p_different(estimate, charter.margin)
-    least = charter.rule.min_effect
+    least = null_margin or charter.rule.min_effect
     no_gain = estimate.p_below(least) if charter.sign > 0 else estimate.p_above(-least)
     return estimate.p_two_sided(), no_gain
 
@@ -248,22 +260,41 @@ def _decide(charter: Charter, item: _Compared, raw: tuple[float, float], correct
     return replace(item, p=p, p_adjusted=corrected[which], verdict=verdict)
 
 
+def _correct_both(
+    rule: DecisionRule, arms: Sequence[str], p_values: Sequence[tuple[float, float]], family: Family
+) -> tuple[list[float], list[float]]:
+    """Return the p values of both tests, adjusted so that each compares with alpha itself.
+
+    Behind a first primary arm that is not kept nothing is decided, so its place in the order of the second tests is by
+    the p value of its first test.
+    """
+    first, second = ([each[index] for each in p_values] for index in (0, 1))
+    adjusted, others = (_correct(rule, arms, each, family) for each in (first, second))
+    if family.primary and family.primary[0] in arms:
+        leader = arms.index(family.primary[0])
+        behind = _correct(rule, arms, [*second[:leader], first[leader], *second[leader + 1 :]], family)
+        others = [*behind[:leader], others[leader], *behind[leader + 1 :]]
+    return adjusted, others
+
+
 def _correct(rule: DecisionRule, arms: Sequence[str], p_values: Sequence[float], family: Family) -> list[float]:
     """Return the p values adjusted for the family and for the plan's share, so that each compares with alpha itself.
 
-    The method is Holm's step-down (1979, Scandinavian Journal of Statistics 6:65-70). Primary arms and the others are
-    corrected each among themselves. The others are tested only where all primary ones are kept. This order is fixed
-    beforehand, so both families have the whole share. Such gatekeeping is that of Westfall & Krishen (2001, Journal of
-    Statistical Planning and Inference 99:25-40).
+    The method is Holm's step-down (1979, Scandinavian Journal of Statistics 6:65-70). In a plan with primary arms it is
+    `adjust_in_order`.
     """
     share = share_of_alpha(rule, family.claim)
     adjusted = list(p_values)
-    if rule.correction == "holm":
-        of_primary = len(family.primary)
-        for is_primary, size in ((True, of_primary), (False, family.size - of_primary)):
-            chosen = [index for index, arm in enumerate(arms) if (arm in family.primary) is is_primary]
-            for index, p in zip(chosen, adjust_holm([p_values[index] for index in chosen], size), strict=True):
-                adjusted[index] = p
+    if rule.correction == "holm" and family.primary:
+        by_arm = dict(zip(arms, p_values, strict=True))
+        in_order = adjust_in_order(family.primary, by_arm, family.size - len(family.primary))
+        adjusted = [in_order[arm] for arm in arms]
+    elif rule.correction == "holm":
+        adjusted = adjust_holm(p_values, family.size)
+    elif family.primary:
+        gate = dict(zip(arms, p_values, strict=True)).get(family.primary[0], math.nan)
+        gate = 1.0 if math.isnan(gate) else gate
+        adjusted = [p if arm in family.primary else max(p, gate) for arm, p in zip(arms, p_values, strict=True)]
     return [math.nan if math.isnan(p) else min(1.0, p / share) if share else 1.0 for p in adjusted]
 
 
@@ -433,6 +464,9 @@ def _limits(charter: Charter, family: Family, item: _Compared) -> list[str]:
     alpha = charter.rule.alpha
     if item.basis == "seeds" and item.estimate.of_means.p_two_sided() < alpha <= item.estimate.p_two_sided():
         remarks.append(f"the means differ, but it is not shown that one arm is better {charter.about}")
+    margin = family.null_margin(item.arm, charter.baseline)
+    if margin is not None:
+        remarks.append(f"the hypothesis about it asks whether it gains {margin or charter.rule.min_effect:g} or more")
     if share_of_alpha(charter.rule, family.claim) == 0.0:
         remarks.append("the earlier plans have spent all of alpha, so this one decides nothing")
     return remarks
@@ -448,13 +482,17 @@ def rule_out(comparison: Comparison, ruled_out: Mapping[str, str]) -> Comparison
 
 
 def _judge_contrasts(
-    charter: Charter, runs: Mapping[str, Runs], family: Family, ruled_out: Mapping[str, str]
+    charter: Charter,
+    runs: Mapping[str, Runs],
+    family: Family,
+    compared: Sequence[Comparison],
+    ruled_out: Mapping[str, str],
 ) -> tuple[JudgedContrast, ...]:
     """Return the judged contrasts, each at an equal part of the plan's alpha.
 
     An arm that the plan does not run is judged by all its runs. In a plan with primary arms, the contrasts of these
-    arms with the baseline share the plan's alpha. The others share it too, and are judged only if all of the former are
-    supported.
+    arms with the baseline share the plan's alpha, and follow the verdicts. The others share the part of the first
+    primary arm, and are judged only if its contrast is supported.
     """
     if not family.contrasts:
         return ()
@@ -463,19 +501,20 @@ def _judge_contrasts(
     troubles = {arm: _share_of_troubles(by_seed, family.missing.get(arm, {})) for arm, by_seed in of_plan.items()}
     alpha = charter.rule.alpha * share_of_alpha(charter.rule, family.claim)
 
-    def judge_all(contrasts: Mapping[str, Contrast]) -> list[JudgedContrast]:
+    def judge_all(contrasts: Mapping[str, Contrast], part: float) -> list[JudgedContrast]:
         judged = (
-            judge_contrast(charter, key, contrast, samples, troubles, alpha / len(contrasts))
+            judge_contrast(charter, key, contrast, samples, troubles, part / len(contrasts))
             for key, contrast in contrasts.items()
         )
         return [rule_out_contrast(item, ruled_out) for item in judged]
 
     if not family.primary:
-        return tuple(judge_all(family.contrasts))
+        return tuple(judge_all(family.contrasts, alpha))
     known = {charter.baseline, *family.primary}
     of_primary = {key: each for key, each in family.contrasts.items() if {*each.arms, *each.against} <= known}
     rest = {key: each for key, each in family.contrasts.items() if key not in of_primary}
-    return close_gate_of_contrasts(family.primary, judge_all(of_primary), judge_all(rest))
+    first = [settle_primary(item, compared) for item in judge_all(of_primary, alpha)]
+    return close_gate_of_contrasts(family.primary, first, judge_all(rest, alpha / len(family.primary)))
 
 
 def _settle_best(charter: Charter, item: JudgedContrast, compared: Sequence[Comparison]) -> JudgedContrast:

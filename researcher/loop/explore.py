@@ -1,4 +1,4 @@
-"""The next plan of a search: another round of exploration, or the confirmation of its leader after a review."""
+"""The next plan of a search: another round of exploration, or the confirmation of its best arms after a review."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from researcher.errors import PlannerError, ResearchError
 from researcher.history import Action, History, Objection, ObjectionKind
 from researcher.judge.judgement import share_of_alpha
 from researcher.loop.deps import Deps
-from researcher.plan import Plan, Stage
+from researcher.plan import Hypothesis, Plan, Stage
 from researcher.planner.tools.base import ToolRefused
 from researcher.question.factors import PROGRAM
 from researcher.question.scopes import describe_scope
-from researcher.record.log import Notebook, StudyLog, to_json
+from researcher.record.log import CONFIRMS, Notebook, StudyLog, hypotheses_from_json, to_json
 from researcher.record.runs import list_all_trials
-from researcher.search.confirmation import find_leader, plan_confirmation
+from researcher.search.confirmation import plan_confirmation
+from researcher.search.hypotheses import check_confirmed, usual_hypotheses
 from researcher.search.proposers import PROPOSERS
 from researcher.search.record import read_tree
 from researcher.search.rounds import TOLERANCE, begin_tree, check_round
@@ -26,7 +27,7 @@ from researcher.search.rules import count_explored, default_space, find_time_use
 from researcher.tree import Expand, Move, SearchTree
 
 MAX_REVIEWED = 3
-"""The leaders that are reviewed one after the other, before a study ends without a confirmation."""
+"""How often arms to confirm are named, if a planner withdraws one after its review."""
 MAX_ANSWERS = 2
 """How often a planner is asked for a round, if what it answers cannot be carried out."""
 MAX_EMPTY_ROUNDS = 3
@@ -63,17 +64,17 @@ def next_plan(deps: Deps, charter: Charter, rules: SearchRules, history: History
     if not share_of_alpha(charter.rule, claims):
         deps.log.note("plan.empty", f"{claims} confirmations have used all of alpha, so the study ends here.")
         return None
-    reason = _why_confirm(deps, charter, rules, history)
+    reason, named = _why_confirm(deps, charter, rules, history), tuple[Hypothesis, ...]()
     if not reason:
         planned = _plan_round(deps, charter, rules, history)
-        if planned is not None:
+        if planned is not None and planned.arms:
             return planned
-        reason = "there are no further moves"
+        reason, named = "there are no further moves", planned.hypotheses if planned is not None else ()
     if history.plans and history.plans[-1].stage is Stage.CLAIM:
         deps.log.note("plan.empty", f"Nothing more is explored after the confirmation: {reason}.")
         return None
     deps.log.note("explore.ended", f"The exploration ends: {reason}.")
-    return _confirm(deps, charter, rules, history)
+    return _confirm(deps, charter, rules, history, named or _named_before(deps, history))
 
 
 def _why_confirm(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> str:
@@ -103,7 +104,7 @@ def _cheapest_step(rules: SearchRules) -> float:
 
 
 def _plan_round(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> Plan | None:
-    """Return the next round; None if nobody has a further move.
+    """Return the next round, without arms if the planner ends the exploration; None if nobody has a further move.
 
     Raises PlannerError if the first round cannot be carried out.
     """
@@ -121,28 +122,56 @@ def _plan_round(deps: Deps, charter: Charter, rules: SearchRules, history: Histo
             if attempt == MAX_ANSWERS - 1 and not history.plans:
                 raise
         else:
-            return planned if planned.arms else None
+            return planned
     return None
 
 
-def _confirm(deps: Deps, charter: Charter, rules: SearchRules, history: History) -> Plan | None:
-    """Return the plan that confirms the leader, once a review has not led the planner to withdraw it."""
+def _named_before(deps: Deps, history: History) -> tuple[Hypothesis, ...]:
+    """Return the hypotheses that the planner named last since the confirmation before; empty if it named none."""
+    last = max((plan.iteration for plan in history.plans if plan.stage is Stage.CLAIM), default=-1)
+    decisions = (item for item in deps.store.list_decisions(deps.study_id) if item.iteration >= last)
+    for decision in sorted(decisions, key=lambda item: -item.iteration):
+        if named := hypotheses_from_json(decision.details.get(CONFIRMS) or ()):
+            return named
+    return ()
+
+
+def _confirm(
+    deps: Deps, charter: Charter, rules: SearchRules, history: History, named: tuple[Hypothesis, ...]
+) -> Plan | None:
+    """Return the plan that confirms the named arms or the usual ones, without those withdrawn after a review."""
     used, claims = deps.ledger.used()[BudgetKind.RUNS], history.claims
     most = runs_for_claim(charter, rules, used=used, claims=claims)
     if most is not None and most < 2 * charter.rule.min_seeds:
         deps.log.warn("budget.used_up", f"No confirmation: {most} runs of --max-runs are left for it.")
         return None
+    left: list[Hypothesis] = []
     for _ in range(MAX_REVIEWED):
-        leader = find_leader(charter, history)
-        if leader is None:
+        hypotheses = _hypotheses(deps, charter, history, named)
+        if not hypotheses:
             deps.log.note("explore.nothing_better", f"No arm explored better than {charter.baseline}.")
             return None
-        if not is_withdrawn(deps, charter, history, leader.name):
-            experiments = deps.store.list_experiments(deps.study_id)
-            return plan_confirmation(charter, history, experiments, most_runs=most)
+        left = [item for item in hypotheses if not is_withdrawn(deps, charter, history, item.arms[0])]
+        if len(left) == len(hypotheses):
+            break
         history = add_exploration(deps, charter, history)
-    deps.log.warn("explore.withdrawn", f"{MAX_REVIEWED} leaders were withdrawn after a review: none is confirmed.")
-    return None
+    if not left:
+        deps.log.warn("explore.withdrawn", f"{MAX_REVIEWED} leaders were withdrawn after a review: none is confirmed.")
+        return None
+    return plan_confirmation(charter, history, left, deps.store.list_experiments(deps.study_id), most_runs=most)
+
+
+def _hypotheses(deps: Deps, charter: Charter, history: History, named: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
+    """Return the named hypotheses without those whose arms are out, or the usual ones if none is left."""
+    out = {node.name: node.failure for node in history.tree.nodes if node.failure}
+    for arm in [arm for item in named for arm in item.arms if arm in out]:
+        deps.log.note("confirm.left_out", f"{arm} is not confirmed: {out[arm]}")
+    try:
+        if found := check_confirmed(charter, history, [item for item in named if not out.keys() & {*item.arms}]):
+            return found
+    except PlannerError as error:
+        deps.log.warn("planner.failed", f"The usual arms are confirmed, not the named ones: {error}")
+    return usual_hypotheses(charter, history, of_each_kind=charter.planner == "rules")
 
 
 def is_withdrawn(deps: Deps, charter: Charter, history: History, arm: str) -> bool:

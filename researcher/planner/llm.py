@@ -44,7 +44,13 @@ from researcher.planner.language_model.briefing import (
     show_tree,
 )
 from researcher.planner.language_model.framing import check_request, parse_frame
-from researcher.planner.language_model.plans import MAX_SEEDS, parse_plan, parse_round, plan_promotions
+from researcher.planner.language_model.plans import (
+    MAX_SEEDS,
+    parse_plan,
+    parse_round,
+    plan_promotions,
+    read_confirmed,
+)
 from researcher.planner.texts import messages_as_text, quote_code, quote_data, quote_text
 from researcher.question.factors import ALGORITHMS
 from researcher.question.refusal import refuse_by_name
@@ -247,16 +253,8 @@ class LLMPlanner:
             actions="refine, confirm or stop" if charter.search is not None else "refine or stop",
         )
         others = {*(arm.arm for arm in analysis.arms), *(node.name for node in history.tree.nodes)} - {charter.baseline}
-        can_confirm = charter.search is not None
-        parse = partial(_parse_decision, arms=others, can_confirm=can_confirm)
-        answer = self._chat.ask("decide", question, parse)
-        return Decision(
-            Action(answer.action),
-            answer.reason,
-            disqualified={item.arm: item.reason for item in answer.disqualified},
-            suspect={item.arm: item.reason for item in answer.suspect},
-            lessons=tuple(answer.lessons),
-        )
+        parse = partial(_parse_decision, charter=charter, history=history, arms=others)
+        return self._chat.ask("decide", question, parse)
 
     def _about(self, charter: Charter, history: History) -> dict[str, str]:
         """Return what every plan is told of the study."""
@@ -306,19 +304,26 @@ class LLMPlanner:
         return "" if found is None else f"{title} {arm}:\n\n{quote_code(found.code)}"
 
 
-def _parse_decision(text: str, arms: Collection[str], *, can_confirm: bool) -> DecideAnswer:
+def _parse_decision(text: str, charter: Charter, history: History, arms: Collection[str]) -> Decision:
     """Return a decision that doubts only arms in `arms`.
 
     Raises Unusable if it names another arm, or confirms in a study that does not explore.
     """
     answer = parse_answer(text, DecideAnswer)
-    if answer.action == Action.CONFIRM and not can_confirm:
-        raise Unusable("action: this study compares given arms, so there is nothing to confirm: choose refine or stop")
+    if charter.search is None and (answer.action == Action.CONFIRM or answer.confirm):
+        raise Unusable("this study compares given arms, so there is nothing to confirm: choose refine or stop")
     for does, doubted in (("disqualified", answer.disqualified), ("called suspect", answer.suspect)):
         if unknown := [item.arm for item in doubted if item.arm not in arms]:
             known = ", ".join(sorted(arms)) or "none"
             raise Unusable(f"{', '.join(unknown)} cannot be {does}: choose among {known}")
-    return answer
+    return Decision(
+        Action(answer.action),
+        answer.reason,
+        disqualified={item.arm: item.reason for item in answer.disqualified},
+        suspect={item.arm: item.reason for item in answer.suspect},
+        lessons=tuple(answer.lessons),
+        confirms=read_confirmed(answer.confirm, charter, history),
+    )
 
 
 def _without_analyses(history: History) -> History:

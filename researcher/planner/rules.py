@@ -227,9 +227,9 @@ class RulesPlanner:
         last = history.plans[-1]
         if last.stage is Stage.EXPLORE:
             return Decision(Action.REFINE, "The policy of the search says how it goes on.")
-        kept = [comparison.arm for comparison in analysis.comparisons if comparison.verdict is Verdict.KEEP]
-        word = "was confirmed" if set(last.primary) <= set(kept) else "was not confirmed"
-        return Decision(Action.STOP, f"{' and '.join(last.primary)} {word} on fresh seeds and fresh tasks.")
+        kept = {item.arm for item in analysis.comparisons if item.verdict is Verdict.KEEP}
+        found = [f"{arm} {'was confirmed' if arm in kept else 'was not confirmed'} as better" for arm in last.primary]
+        return Decision(Action.STOP, f"On fresh seeds and fresh tasks, {' and '.join(found)}.")
 
     def _fill(self, question: Question, name: str, reference: str, steps: int | None) -> Question:
         """Return the question, with the default search space if it is a search without factors.

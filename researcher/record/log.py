@@ -19,7 +19,7 @@ from researcher.charter import Charter
 from researcher.claims import Claim
 from researcher.errors import ResearchError
 from researcher.history import History
-from researcher.plan import Plan, Stage
+from researcher.plan import Hypothesis, Plan, Stage
 from researcher.tree import RungScore, SearchNode
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,8 @@ SUSPECT = "suspect"
 """Key in the details of a decision: the arms that its planner does not trust, with the reasons."""
 AUTOMATIC = "study"
 """The author of a decision that no planner made, because nothing was left to choose."""
+CONFIRMS = "confirms"
+"""Key in the details of a decision: the hypotheses about the arms to confirm once the exploration ends."""
 JUDGED = "judged"
 """Key in the details of a decision that disqualifies arms: its analysis, which is then made again without them."""
 BUDGET_USED_UP = "budget_used_up"
@@ -41,6 +43,7 @@ BUDGET_USED_UP = "budget_used_up"
 
 _CHARTER, _PLAN = TypeAdapter(Charter), TypeAdapter(Plan)
 _ANALYSIS, _CLAIM = TypeAdapter(Analysis), TypeAdapter(Claim)
+_HYPOTHESES = TypeAdapter(tuple[Hypothesis, ...])
 
 
 def describe_out(arm: str, reason: str) -> str:
@@ -155,6 +158,10 @@ def charter_from_json(document: Mapping[str, Any]) -> Charter:
 
 def plan_from_json(document: Mapping[str, Any]) -> Plan:
     return _PLAN.validate_python(document)
+
+
+def hypotheses_from_json(documents: Sequence[Mapping[str, Any]]) -> tuple[Hypothesis, ...]:
+    return _HYPOTHESES.validate_python(documents)
 
 
 def analysis_from_json(document: Mapping[str, Any]) -> Analysis:

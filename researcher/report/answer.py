@@ -235,6 +235,9 @@ def _of_search(facts: StudyFacts) -> str:
     assert facts.exploration is not None, "the caller asks for an exploring study"
     explored = count(len(facts.exploration.explored), "explored arm")
     baseline, winner = facts.baseline, facts.winner
+    others = [] if baseline is None else list(_of_other_hypotheses(facts, baseline))
+    if winner is None and others:
+        return " ".join([f"Of {explored}, none was to be confirmed as better.", *others, *_units(facts)])
     if winner is None or baseline is None or winner.comparison is None:
         leaders = facts.exploration.leaders(facts.charter.of_scores.sign)
         lead = f" The best exploring score is that of {leaders[0].name}." if leaders else ""
@@ -247,7 +250,25 @@ def _of_search(facts: StudyFacts) -> str:
         found += [*_of_kept(facts, baseline, [winner]), *_needed_parts(facts, winner)]
     else:
         found = [f"Of {explored}, {winner.name} led.", _of_single(facts, baseline, winner)]
-    return " ".join([*found, *_units(facts), *_spending(facts)])
+    return " ".join([*found, *others, *_units(facts), *_spending(facts)])
+
+
+def _of_other_hypotheses(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:
+    """Yield what was found about the further arms of a confirmation, each by its own hypothesis."""
+    others = () if facts.confirmation is None else facts.confirmation.others
+    statements = {item.key: item.statement.rstrip(".") for item in facts.hypotheses}
+    judged = {item.contrast.arms: item for item in facts.contrasts if item.contrast.against == (baseline.name,)}
+    for arm in [arm for arm in facts.arms if arm.name in others]:
+        item = judged.get((arm.name,))
+        if arm.disqualified:
+            yield f"{arm.name} was ruled out: {arm.disqualified.rstrip('.')}."
+        elif item is not None and item.contrast.relation is not Relation.BETTER:
+            said = _ANSWERS[item.outcome].format(statement=statements.get(item.key, "the hypothesis"))
+            yield f"{said}{_grounds(facts, item)}."
+        elif arm.is_kept:
+            yield from _of_kept(facts, baseline, [arm])
+        elif arm.comparison is not None:
+            yield _of_single(facts, baseline, arm)
 
 
 def _needed_parts(facts: StudyFacts, winner: ArmFacts) -> Iterator[str]:
@@ -424,7 +445,7 @@ _ANSWERS: Mapping[Outcome, str] = {
     Outcome.REFUTED: "Not so: {statement}",
     Outcome.UNDECIDED: "Not decided: {statement}",
 }
-_ASKED = frozenset({Relation.MATTERS_MORE, Relation.INTERACTION, Relation.EQUIVALENT})
+_ASKED = frozenset({Relation.MATTERS_MORE, Relation.INTERACTION, Relation.EQUIVALENT, Relation.NO_BETTER})
 """The relations of hypotheses besides better and best, which the first sentences of the answer cover."""
 
 

@@ -50,7 +50,8 @@ def _of_search(facts: StudyFacts) -> Iterator[Clause]:
         return
     asked, winner = "the best that the search can find", facts.winner
     if winner is None or winner.comparison is None:
-        yield Clause(asked, f"{NOT_MEASURED}: nothing was confirmed on fresh seeds")
+        what = "no arm was to be confirmed as better" if facts.confirmation is not None else "nothing was confirmed"
+        yield Clause(asked, f"{NOT_MEASURED}: {what} on fresh seeds")
     else:
         yield _of_arm(facts, asked, winner, f"best found, on fresh seeds: {winner.verdict}")
 

@@ -1,4 +1,4 @@
-"""The confirmation of the arm that exploration found, with its ablations, by code on fresh seeds and tasks."""
+"""The confirmation of explored arms, with the ablations of the first one, by code on fresh seeds and tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, Relatio
 from researcher.question.factors import PROGRAM, TRAIN_ENV
 from researcher.question.needs import acting
 from researcher.record.log import AUTOMATIC
-from researcher.tree import SearchNode, SearchTree
+from researcher.search.hypotheses import is_of_better
+from researcher.search.kinds import NO_PARTS
 from swarm.environments import with_options
 from swarm.job import build_job
 from swarm.program import is_program
@@ -23,8 +24,6 @@ from swarm.program import is_program
 MOST_ABLATIONS = 4
 FUNCTIONS = ("agent", "reward", "schedule")
 """The functions of a program that are parts of an arm."""
-NO_PARTS = frozenset({"total_steps", "save_freq"})
-"""The settings that follow from others, or change nothing that is learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,62 +213,54 @@ def _rebuild(charter: Charter, arm: Arm, baseline: Arm, settings: Sequence[str])
     return replace(arm, job=job)
 
 
-def find_leader(charter: Charter, history: History) -> SearchNode | None:
-    """Return the best explored arm that did better than the baseline and was not confirmed before; None if none did.
-
-    The two are compared at the arm's highest rung, or at the baseline's if that is lower.
-    """
-    tested = {arm for plan in history.plans for arm in plan.primary}
-    baseline = history.tree.find(charter.baseline)
-    if baseline is None or baseline.failure:
-        return None
-    return next(
-        (
-            node
-            for node in history.tree.ranked()
-            if node.name not in {charter.baseline, *tested} and _is_better(history.tree, node, baseline)
-        ),
-        None,
-    )
-
-
-def _is_better(tree: SearchTree, node: SearchNode, baseline: SearchNode) -> bool:
-    for score in reversed(node.scores):
-        if (other := baseline.at(score.share)) is not None:
-            return tree.sign * (score.score - other.score) > 0
-    return False
-
-
 def plan_confirmation(
-    charter: Charter, history: History, experiments: Iterable[Experiment], *, most_runs: int | None = None
-) -> Plan | None:
-    """Return the plan that confirms the leader of the exploration; None if no arm did better than the baseline.
+    charter: Charter,
+    history: History,
+    hypotheses: Sequence[Hypothesis],
+    experiments: Iterable[Experiment],
+    *,
+    most_runs: int | None = None,
+) -> Plan:
+    """Return the plan that confirms the arms of these hypotheses, one arm each.
 
-    Its number of seeds is that of a pilot, until the design node chooses it, or that of the confirmation before. With
-    less than `most_runs` for all ablations, the last of them are left out.
+    The arms are primary, in the order of their hypotheses. The first one has ablations if it is expected to be better.
+    The number of seeds is that of a pilot, until the design node chooses it, or that of the confirmation before. With
+    less than `most_runs` for everything, ablations are left out first, and then the last of the arms.
     """
-    leader = find_leader(charter, history)
-    if leader is None:
-        return None
     claims = [plan for plan in history.plans if plan.stage is Stage.CLAIM]
-    arms = history.arms
-    winner, baseline = arms[leader.name], arms[charter.baseline]
-    ablations = [item.arm for item in _ablations(charter, history, winner.name, experiments)]
+    arms, baseline = history.arms, history.arms[charter.baseline]
     count = _count_seeds(charter, claims)
     if most_runs is not None:
-        ablations = ablations[: max(0, most_runs // count - 2)]
+        hypotheses = hypotheses[: max(1, most_runs // count - 1)]
+    winner = arms[hypotheses[0].arms[0]]
+    ablations = _ablations(charter, history, winner.name, experiments) if is_of_better(hypotheses[0]) else ()
+    ablated = [item.arm for item in ablations if item.arm.name not in {each.arms[0] for each in hypotheses}]
+    if most_runs is not None:
+        ablated = ablated[: max(0, most_runs // count - 1 - len(hypotheses))]
         count = max(1, min(count, most_runs // 2))
+    confirmed = tuple(arms[item.arms[0]] for item in hypotheses)
     first = history.next_seed
     return Plan(
         iteration=len(history.plans),
-        hypotheses=(_expect(winner, baseline), *(_expect_part(winner, arm) for arm in ablations)),
-        arms=(baseline, winner, *ablations),
+        hypotheses=(*hypotheses, *(_expect_part(winner, arm) for arm in ablated)),
+        arms=(baseline, *confirmed, *ablated),
         seeds=tuple(range(first, first + count)),
-        rationale=f"{winner.name} led the exploration: fresh seeds on fresh tasks confirm it or not.",
+        rationale=_describe_order([arm.name for arm in confirmed], has_ablations=bool(ablated)),
         author=AUTOMATIC,
         stage=Stage.CLAIM,
         claim=len(claims),
-        primary=(winner.name,),
+        primary=tuple(arm.name for arm in confirmed),
+    )
+
+
+def _describe_order(names: Sequence[str], *, has_ablations: bool) -> str:
+    """Return what is confirmed, and in which order it is tested."""
+    behind = f" The arms that lack a part of {names[0]} are tested once {names[0]} is kept." if has_ablations else ""
+    if len(names) == 1:
+        return f"Fresh seeds on fresh tasks confirm the hypothesis about {names[0]} or not.{behind}"
+    return (
+        f"Fresh seeds on fresh tasks confirm the hypotheses about {', '.join(names)} or not. These arms share alpha "
+        f"equally, and one that is decided passes its part on.{behind}"
     )
 
 
@@ -277,9 +268,11 @@ def ablated_programs(
     charter: Charter, history: History, planned: Plan, experiments: Iterable[Experiment]
 ) -> Mapping[str, ArmProgram]:
     """Return the programs of the ablations in a confirmation, by the name of the arm."""
+    if not is_of_better(planned.hypotheses[0]):
+        return {}
     before = [item for item in experiments if item.iteration < planned.iteration]
     earlier = tuple(plan for plan in history.plans if plan.iteration < planned.iteration)
-    found = (item for winner in planned.primary for item in _ablations(charter, History(plans=earlier), winner, before))
+    found = _ablations(charter, History(plans=earlier), planned.primary[0], before)
     return {item.arm.name: item.program for item in found if item.program is not None}
 
 
@@ -307,15 +300,6 @@ def _count_seeds(charter: Charter, claims: list[Plan]) -> int:
 
 def _pilot_of(goal: SampleSizeGoal, charter: Charter) -> int:
     return max(goal.pilot_seeds, charter.rule.min_seeds)
-
-
-def _expect(winner: Arm, baseline: Arm) -> Hypothesis:
-    return Hypothesis(
-        statement=f"{winner.name} is better than {baseline.name} {IN_MEDIAN_PAIR}.",
-        prediction=f"{winner.name} beats {baseline.name} on fresh seeds and held-out tasks that nobody has looked at.",
-        arms=(winner.name,),
-        contrast=Contrast(Relation.BETTER, (winner.name,), (baseline.name,)),
-    )
 
 
 def _expect_part(winner: Arm, ablation: Arm) -> Hypothesis:

@@ -16,6 +16,7 @@ from researcher.plan import Stage
 from researcher.record.log import plan_from_json
 from researcher.record.runs import Trial, TrialState, list_all_trials, shares_at, total_steps
 from researcher.record.scores import find_excluded
+from researcher.search.kinds import find_parts
 from researcher.search.rounds import EXPLORING_SEED
 from researcher.tree import RungScore, SearchNode, SearchTree
 
@@ -41,9 +42,10 @@ def read_tree(store: ExperimentStore, study_id: str, charter: Charter, until: in
         if (trial.experiment.name, trial.rung) in rungs:
             by_arm[trial.experiment.name].append(trial)
     reader = _Reader(charter, rules, _measured(store, study_id, charter), names, find_excluded(store, study_id, until))
+    baseline = next((item for item in experiments.values() if item.is_baseline), None)
     known = [item for item in experiments.values() if item.name in {arm for arm, _ in rungs}]
     ordered = sorted(known, key=lambda item: (not item.is_baseline, item.iteration))
-    nodes = tuple(reader.read(item, by_arm[item.name]) for item in ordered)
+    nodes = tuple(reader.read(item, by_arm[item.name], baseline) for item in ordered)
     seed = int(sha256(study_id.encode()).hexdigest()[:8], 16)
     return SearchTree(nodes, charter.of_scores.sign, seed)
 
@@ -58,7 +60,7 @@ class _Reader:
     names: Mapping[str, str]
     excluded: Mapping[str, str]
 
-    def read(self, arm: Experiment, trials: Sequence[Trial]) -> SearchNode:
+    def read(self, arm: Experiment, trials: Sequence[Trial], baseline: Experiment | None) -> SearchNode:
         scores = [score for trial in trials for score in self._scores_of(trial)]
         parents = (arm.parent_id, arm.second_parent_id)
         return SearchNode(
@@ -68,6 +70,7 @@ class _Reader:
             levels=_levels_of(self.charter, arm),
             scores=tuple(sorted(scores, key=lambda score: score.share)),
             failure=self._failure_of(arm, trials),
+            parts=() if baseline is None else tuple(find_parts(arm, baseline)),
         )
 
     def _scores_of(self, trial: Trial) -> Iterable[RungScore]:

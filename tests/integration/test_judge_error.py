@@ -31,7 +31,7 @@ def most_by_chance(rate: float, studies: int) -> int:
         ("fixed", 10),
         pytest.param("fixed", 200, marks=pytest.mark.slow),
         pytest.param("top-up", 100, marks=pytest.mark.slow),
-        pytest.param("default design", 150, marks=pytest.mark.slow),
+        pytest.param("default design", 30, marks=pytest.mark.slow),
         pytest.param("new arms", 60, marks=pytest.mark.slow),
         pytest.param("same arms", 60, marks=pytest.mark.slow),
     ],
@@ -41,6 +41,22 @@ def test_useless_arms_are_kept_no_more_often_than_the_charter_says(judge: Any, p
     played = judge.play_studies(chosen.charter, chosen.make_planner, judge.Truth(), studies, seed=1)
 
     assert sum(bool(each.kept) for each in played) <= most_by_chance(chosen.charter.rule.alpha, studies)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("most", "studies"),
+    [(4, 60), *(pytest.param(most, 2000, marks=pytest.mark.slow) for most in (1, 2, 3, 4))],
+)
+def test_searches_that_confirm_several_arms_keep_useless_ones_no_more_often(
+    judge: Any, most: int, studies: int
+) -> None:
+    played = judge.play_searches(judge.SearchTruth(), most, studies, seed=most)
+
+    kept = sum(bool(each.kept) for each in played)
+    assert max(len(each.confirmed) for each in played) == most
+    assert kept <= most_by_chance(0.05, studies)
+    assert studies < 2000 or judge.upper_bound(kept, studies) <= 0.05
 
 
 @pytest.mark.timeout(400)

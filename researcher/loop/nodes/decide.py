@@ -16,6 +16,7 @@ from researcher.memory.closing import record_closing
 from researcher.record.log import (
     AUTOMATIC,
     BUDGET_USED_UP,
+    CONFIRMS,
     DISQUALIFIED,
     JUDGED,
     OUT,
@@ -56,6 +57,7 @@ def decide(deps: Deps, state: ResearchState) -> ResearchState:
             BUDGET_USED_UP: decision.is_budget_used_up,
             DISQUALIFIED: out,
             SUSPECT: suspect,
+            CONFIRMS: [to_json(item) for item in decision.confirms],
             **({JUDGED: to_json(analysis)} if out else {}),
         },
         replace=_is_reopened(deps, iteration),

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from experiments_db import BudgetKind
-from researcher.charter import Charter, SampleSizeGoal
+from researcher.charter import Charter, JudgedBy, SampleSizeGoal
 from researcher.errors import Underpowered
 from researcher.judge.equality_size import describe_need, forecast
 from researcher.judge.power import Spread, assume_spread, choose_size, measure_spread
@@ -22,6 +22,7 @@ from researcher.plan import Plan, Stage
 from researcher.record.log import charter_from_json
 from researcher.record.runs import Trial, TrialState, list_trials
 from researcher.record.scores import read_scores
+from researcher.search.record import read_tree
 from researcher.search.rules import runs_for_claim
 
 ENOUGH_DF = 6
@@ -44,9 +45,9 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
     accepted that.
     """
     charter, planned = deps.charter(), planned_iteration(deps.log, state)
-    goal = charter.sample_size
-    if goal is None or not needs_design(charter, planned):
+    if charter.sample_size is None or not needs_design(charter, planned):
         return state
+    goal = _goal_of(charter, charter.sample_size, planned)
     if (confirmed := _confirm(deps, charter, planned, goal)) is not None:
         deps.log.write_plan(confirmed, confirmed.rationale, kind="plan.sized")
         return state
@@ -77,6 +78,16 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
     sized = replace(planned, seeds=seeds, sample_size=size)
     deps.log.write_plan(sized, describe_size(goal, size, need), kind="plan.sized")
     return state
+
+
+def _goal_of(charter: Charter, goal: SampleSizeGoal, planned: Plan) -> SampleSizeGoal:
+    """Return the goal of a plan: the smallest effect that it looks for, or that one of its hypotheses rules out."""
+    nulls = [
+        item.contrast.margin or charter.rule.min_effect
+        for item in planned.hypotheses
+        if item.contrast is not None and item.contrast.rules_out_a_gain and planned.primary
+    ]
+    return replace(goal, target_effect=min(goal.target_effect, *nulls)) if nulls else goal
 
 
 def _forecast(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGoal, max_runs: int | None) -> None:
@@ -152,16 +163,45 @@ def pilot_trials(deps: Deps, charter: Charter, planned: Plan) -> list[Trial]:
 
 
 def _find_spread(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGoal) -> Spread | None:
-    """Return the spread of the pilot's scores, or the assumed one; None while the pilot runs."""
-    if goal.seeds is not None:
-        return assume_spread(charter)
+    """Return the spread of the scores that the study has; None while the pilot runs.
+
+    These are the pilot and the baseline's exploring run of full length. Without two of them, the exploring runs of full
+    length of all arms count as those of one arm, which differ less. The spread is assumed only where there are no two.
+    """
     pilot = pilot_trials(deps, charter, planned)
-    if any(trial.state in (TrialState.OPEN, TrialState.ACTIVE) for trial in pilot):
+    if goal.seeds is None and any(trial.state in (TrialState.OPEN, TrialState.ACTIVE) for trial in pilot):
         return None
     runs = list(read_scores(deps.store, deps.study_id, charter).runs.get(charter.baseline, {}).values())
-    if len(runs) < 2:
-        return assume_spread(charter, "an assumption: the pilot gave no two scores")
-    return measure_spread(charter, [runs], f"a pilot of {len(runs)} runs of {charter.baseline}")
+    explored = _explored_in_full(deps, charter)
+    of_baseline = [explored[charter.baseline]] if charter.baseline in explored else []
+    if len(runs) + len(of_baseline) > 1:
+        exploring = " and its exploring run" if of_baseline else ""
+        basis = f"a pilot of {len(runs)} runs of {charter.baseline}{exploring}"
+        return _measure(charter, [*runs, *of_baseline], len(runs), basis)
+    if len(explored) > 1:
+        basis = f"the exploring runs of {len(explored)} arms, which differ more than runs of one arm"
+        return _measure(charter, list(explored.values()), 0, basis)
+    pilot_failed = "an assumption: the pilot gave no two scores"
+    return assume_spread(charter) if goal.seeds is not None else assume_spread(charter, pilot_failed)
+
+
+def _measure(charter: Charter, runs: list[ScoredRun], counting: int, basis: str) -> Spread:
+    """Return the spread of runs of which the first `counting` have the number of episodes of the plan.
+
+    The noise of the others is that of exploration, which is no noise of the plan.
+    """
+    spread = measure_spread(charter, [runs], basis)
+    judged = [run if index < counting else replace(run, noise=0.0) for index, run in enumerate(runs)]
+    return replace(spread, noise_variance=measure_spread(charter, [judged], basis).noise_variance)
+
+
+def _explored_in_full(deps: Deps, charter: Charter) -> dict[str, ScoredRun]:
+    """Return the exploring runs that had the whole training, by arm; none if a study judges more than final scores."""
+    if charter.search is None or charter.judged_by is not JudgedBy.FINAL:
+        return {}
+    nodes = read_tree(deps.store, deps.study_id, charter).nodes
+    full = {node.name: score for node in nodes if (score := node.at(charter.search.rungs[-1])) and not node.failure}
+    return {name: ScoredRun(name, score.score, score.stderr**2) for name, score in full.items()}
 
 
 def _remember_spread(deps: Deps, charter: Charter, planned: Plan) -> Spread | None:

@@ -197,6 +197,7 @@ class DecideAnswer(Answer):
     reason: Line
     disqualified: Annotated[list[DoubtedAnswer], Field(max_length=MAX_ARMS)] = []
     suspect: Annotated[list[DoubtedAnswer], Field(max_length=MAX_ARMS)] = []
+    confirm: Annotated[list[HypothesisAnswer], Field(max_length=MAX_HYPOTHESES)] = []
     lessons: Lessons = []
 
 

@@ -9,7 +9,7 @@ from researcher.charter import Charter, ComparedAt, SampleSizeGoal, SearchRules,
 from researcher.equal_amounts import hold_equal
 from researcher.errors import PlannerError
 from researcher.history import History
-from researcher.plan import Arm, Contrast, Hypothesis, Plan, Relation
+from researcher.plan import Arm, Contrast, Hypothesis, Plan
 from researcher.planner.designs import lay_out
 from researcher.planner.language_model.answers import (
     FINAL_SCORE,
@@ -27,6 +27,7 @@ from researcher.planner.language_model.arms import (
     read_arms,
     set_factors,
 )
+from researcher.search.hypotheses import RELATIONS, check_confirmed
 from researcher.search.rounds import check_round, make_round
 from researcher.tree import Expand, Move, Promote
 
@@ -111,11 +112,30 @@ def _plan_round(charter: Charter, history: History, answer: ExploreAnswer, moves
     # The baseline comes first, because the other arms refer to it.
     names = sorted(shares, key=lambda name: name != baseline.name)
     plan = make_round(history, [arms[name] for name in names], shares, answer.rationale)
+    if answer.done:
+        hypotheses = check_named(hypotheses, charter, history)
     plan = replace(plan, hypotheses=hypotheses, lessons=tuple(answer.lessons))
     try:
         return check_round(charter, history, moves, plan)
     except PlannerError as error:
         raise Unusable(str(error)) from error
+
+
+def read_confirmed(answers: Sequence[HypothesisAnswer], charter: Charter, history: History) -> tuple[Hypothesis, ...]:
+    """Return the hypotheses about the arms that an answer names for the confirmation.
+
+    Raises Unusable for an arm that cannot be confirmed, and for more of them than a confirmation has.
+    """
+    known = {charter.baseline, *history.arms}
+    return check_named(_read_hypotheses(answers, known, charter.baseline), charter, history)
+
+
+def check_named(named: Sequence[Hypothesis], charter: Charter, history: History) -> tuple[Hypothesis, ...]:
+    """Return the hypotheses as a confirmation has them. Raises Unusable."""
+    try:
+        return check_confirmed(charter, history, named)
+    except PlannerError as error:
+        raise Unusable(f"confirm: {error}") from error
 
 
 def _read_hypotheses(
@@ -161,7 +181,7 @@ def _read_hypothesis(item: HypothesisAnswer, known: Collection[str], baseline: s
         return Hypothesis(item.statement, told, names)
     if item.relation is None:
         return Hypothesis(item.statement, item.prediction, names)
-    if not against and item.relation in (Relation.BETTER, Relation.WORSE, Relation.EQUIVALENT):
+    if not against and item.relation in RELATIONS:
         against = (baseline,)
     contrast = Contrast(item.relation, names, against, item.margin)
     if not is_complete(contrast):

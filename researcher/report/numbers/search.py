@@ -12,6 +12,7 @@ from researcher.judge import Runs, compare_on_test
 from researcher.plan import Arm, Plan, Relation, Stage
 from researcher.record.costs import ArmCost
 from researcher.record.scores import choose_for_plan
+from researcher.search.hypotheses import is_of_better
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +126,16 @@ class JudgedAblation:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedSearch:
-    """The arm that a plan confirms, with its ablations; `iteration` is that of the plan."""
+    """The arm that a plan is to confirm as better, with its ablations; `iteration` is that of the plan.
+
+    `winner` is empty if no hypothesis of the plan is that an arm is better. `others` are the further arms that have a
+    hypothesis of their own.
+    """
 
     winner: str
     iteration: int
     ablations: tuple[JudgedAblation, ...] = ()
+    others: tuple[str, ...] = ()
 
 
 def gather_confirmation(
@@ -139,7 +145,8 @@ def gather_confirmation(
     plan = next((plan for plan in reversed(plans) if plan.stage is Stage.CLAIM and plan.primary), None)
     if plan is None:
         return None
-    winner = plan.primary[0]
+    first = plan.hypotheses[0] if plan.hypotheses else None
+    winner = plan.primary[0] if first is None or is_of_better(first) else ""
     runs = choose_for_plan(plan, [each for each in plans if each.iteration < plan.iteration], scores)
     ablated = [arm for arm in plan.arms if arm.operator is Operator.ABLATE and arm.name != winner]
     analysis = analyses.get(plan.iteration)
@@ -147,6 +154,7 @@ def gather_confirmation(
         winner,
         plan.iteration,
         tuple(_ablation(charter, winner, arm, runs, analysis) for arm in ablated),
+        tuple(arm for arm in plan.primary if arm != winner),
     )
 
 

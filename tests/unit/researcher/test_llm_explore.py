@@ -15,7 +15,7 @@ from researcher.analysis import Analysis
 from researcher.charter import Charter, PolicyName
 from researcher.errors import LanguageModelUnavailable
 from researcher.history import Action, History, Objection, ObjectionKind
-from researcher.plan import ManipulationCheck, Plan, Speaker, Stage
+from researcher.plan import Contrast, ManipulationCheck, Plan, Relation, Speaker, Stage
 from researcher.planner.fallback import FallbackPlanner
 from researcher.planner.language_model.answers import Unusable
 from researcher.planner.language_model.plans import parse_round
@@ -221,6 +221,33 @@ def test_only_a_study_that_explores_can_go_on_to_confirm(charter: Charter, histo
     decision = LLMPlanner(answers).decide(charter, analysis, history)
     assert decision.action is Action.CONFIRM and decision.lessons == ("A higher rate helps.",)
     with pytest.raises(Unusable, match="there is nothing to confirm"):
+        LLMPlanner(answers).decide(replace(charter, search=None), analysis, History())
+
+
+NULL = {"statement": "fast gains little", "prediction": "so", "arms": ["fast"], "relation": "no_better", "margin": 0.05}
+
+
+def test_arms_to_confirm_are_named_in_a_decision_or_with_the_end_of_the_exploration(
+    charter: Charter, history: History
+) -> None:
+    analysis = Analysis(arms=(), comparisons=(), ranking=(), failed={})
+    decided = {"action": "refine", "reason": "go on", "confirm": [NULL]}
+    (named,) = LLMPlanner(RecordedAnswers(decide=[decided])).decide(charter, analysis, history).confirms
+    assert named.contrast == Contrast(Relation.NO_BETTER, ("fast",), (charter.baseline,), 0.05)
+    assert explore(charter, history, done=True, hypotheses=[NULL]).hypotheses == (named,)
+
+    for wrong, message in (
+        ({**NULL, "arms": ["nobody"]}, "there is no arm nobody"),
+        ({**NULL, "arms": [charter.baseline]}, "confirm: .* cannot be confirmed"),
+        ({**NULL, "relation": None}, "confirm: .* one of the relations"),
+    ):
+        answers = RecordedAnswers(decide=[{**decided, "confirm": [wrong]}])
+        with pytest.raises(Unusable, match=message):
+            LLMPlanner(answers).decide(charter, analysis, history)
+        with pytest.raises(Unusable, match=message):
+            explore(charter, history, done=True, hypotheses=[wrong])
+    with pytest.raises(Unusable, match="there is nothing to confirm"):
+        answers = RecordedAnswers(decide=[decided])
         LLMPlanner(answers).decide(replace(charter, search=None), analysis, History())
 
 

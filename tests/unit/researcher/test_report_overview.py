@@ -115,6 +115,11 @@ def test_an_arm_whose_replies_are_not_the_models_is_not_recommended_as_better_tr
     assert "do not come from the model: 12 %" in answer(facts) and "the model (12 %" in said
 
 
+def test_the_arm_with_the_best_mean_is_passed_over_with_the_reason_in_the_same_sentence(kept: StudyFacts) -> None:
+    said = recommendation(with_arm(kept, BEST, suspect="it may know the answers"))[0]
+    assert said.startswith("Stay with ") and f"{BEST} has the best mean" in said and "suspect" in said
+
+
 def test_a_gain_that_is_the_agents_is_not_called_better_training(kept: StudyFacts) -> None:
     best = next(arm for arm in kept.arms if arm.name == BEST)
     assert best.comparison is not None

@@ -18,10 +18,12 @@ from experiments_db import ExperimentStore, Finding, FindingKind, Verdict, open_
 from researcher.charter import Charter, FrameRequest, Question, SearchRules, StudiedEnvironment
 from researcher.cli import app
 from researcher.history import Action, Decision
+from researcher.loop.deps import first_state
+from researcher.loop.nodes.frame import frame
 from researcher.loop.nodes.plan import gather_history
 from researcher.loop.nodes.report import report
 from researcher.memory.closing import list_closing
-from researcher.memory.recall import LEFT_OUT, MAX_BYTES, recall, recall_about
+from researcher.memory.recall import LEFT_OUT, MAX_BYTES, recall
 from researcher.memory.settlement import retract_by_hand
 from researcher.memory.standing import list_known, weigh
 from researcher.memory.subject import subject_of_request
@@ -116,12 +118,12 @@ def test_next_study_is_told_the_whole_story_before_anything_else(home: Path, fir
 
 def test_frame_of_a_named_environment_begins_with_it_too(home: Path, first: SearchedStudy) -> None:
     reference = StudiedEnvironment("sort", "sort", "Sort letters.", "sort-1")
-    request = FrameRequest("a reward for sorting", environment=reference, question=first.charter.asks)
-    subject = subject_of_request(request)
-    assert subject is not None
-    lines = recall_about(first.store, "a later study", subject)
-    answers = RecordedAnswers(frame=[{"question": "Q?", "family": "sort"}])
-    LLMPlanner(answers).frame(replace(request, earlier_findings=lines))
+    request = FrameRequest("Which rate?", environment=reference, question=Question(fixed={"engine": "fake"}))
+    answers = RecordedAnswers(frame=[{"question": "Q?", "family": "sort", "vary": ["lr=0.001,0.01"]}])
+    study = first.store.create_study(request.topic, planner="llm").id
+    deps = replace(first.deps, log=StudyLog(first.store, study), planner=LLMPlanner(answers))
+    frame(deps, first_state(study), request)
+    deps.environments.close()
     assert WHY_SUSPECT in answers.last.partition("The study trains one model")[0]
     assert subject_of_request(FrameRequest("a reward")) is None
 

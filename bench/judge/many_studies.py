@@ -47,8 +47,17 @@ def measure(drawn: Drawn, random: Generator, episodes: int) -> EvaluatedRuns:
 
     A run that failed counts with the base score.
     """
-    chances = np.clip(np.where(drawn.failed, BASE, drawn.scores), 0.0, 1.0)
-    scores = random.binomial(episodes, chances) / episodes
+    return evaluate(drawn, random.binomial(episodes, chances_of(drawn)), episodes)
+
+
+def chances_of(drawn: Drawn) -> Floats:
+    """Return the chance of each run to win an episode."""
+    return np.clip(np.where(drawn.failed, BASE, drawn.scores), 0.0, 1.0)
+
+
+def evaluate(drawn: Drawn, won: NDArray[np.int_], episodes: int) -> EvaluatedRuns:
+    """Score the runs by the episodes that each of them won."""
+    scores = won / episodes
     added = (scores * episodes + 1) / (episodes + 2)
     inside = scores * (1 - scores)
     noise = np.where(inside > 0, inside / (episodes - 1), added * (1 - added) / episodes)
@@ -74,8 +83,8 @@ def decide(rule: DecisionRule, arms: EvaluatedRuns, baseline: EvaluatedRuns) -> 
     failures, against = (each.failed & each.shown for each in (arms, baseline))
     fails_more = failures.sum(axis=-1) * of_baseline > against.sum(axis=-1) * runs
     is_enough = np.minimum(runs, of_baseline) >= rule.min_seeds
-    speaks_against = _has_outlier(arms, -1.0) | _has_outlier(baseline, 1.0)
-    speaks_for = _has_outlier(arms, 1.0) | _has_outlier(baseline, -1.0)
+    speaks_against = _has_outlier(arms, baseline, -1.0) | _has_outlier(baseline, arms, 1.0)
+    speaks_for = _has_outlier(arms, baseline, 1.0) | _has_outlier(baseline, arms, -1.0)
     is_kept &= is_enough & (is_known | kept_at_worst) & ~fails_more & ~speaks_against
     return is_kept, is_worse & is_enough & ~speaks_for
 
@@ -101,9 +110,9 @@ def _loss_by_retries(arms: EvaluatedRuns, baseline: EvaluatedRuns) -> Floats:
 def _test(arms: EvaluatedRuns, baseline: EvaluatedRuns, loss: Floats | float = 0.0) -> tuple[Floats, Floats]:
     """Return P values, 1 where there are too few runs, and gains."""
     arm, base = _moments(arms), _moments(baseline)
-    parts = [each.variance * inflations(each.mean, other.mean) / each.n for each, other in ((arm, base), (base, arm))]
-    total = parts[0] + parts[1]
-    df = total**2 / (parts[0] ** 2 / (arm.n - 1) + parts[1] ** 2 / (base.n - 1))
+    parts = [each.variance / each.n for each in (arm, base)]
+    df = (parts[0] + parts[1]) ** 2 / (parts[0] ** 2 / (arm.n - 1) + parts[1] ** 2 / (base.n - 1))
+    total = parts[0] * inflations(arm.mean, base.mean) + parts[1] * inflations(base.mean, arm.mean)
     gain = arm.mean - base.mean - loss
     total, df = _within_seeds(arms, baseline, total, df)
     p = special.stdtr(df, -np.abs(gain) / np.sqrt(total))
@@ -163,8 +172,11 @@ def _moments(runs: EvaluatedRuns) -> Moments:
     return Moments(n, mean, np.maximum(variance, noise))
 
 
-def _has_outlier(runs: EvaluatedRuns, sign: float) -> Bools:
-    """Return whether the highest run (`sign` 1) or the lowest (-1) lies apart from the others of its arm."""
+def _has_outlier(runs: EvaluatedRuns, others: EvaluatedRuns, sign: float) -> Bools:
+    """Return whether the highest run (`sign` 1) or the lowest (-1) lies apart from the others of its arm.
+
+    A run that lies beyond all runs of the other arm, on the side of its own arm, does not count.
+    """
     mask = runs.shown & ~runs.failed
     n = mask.sum(axis=-1)
     furthest = np.argmax(np.where(mask, sign * runs.scores, -np.inf), axis=-1)[..., None]
@@ -176,4 +188,5 @@ def _has_outlier(runs: EvaluatedRuns, sign: float) -> Bools:
     value = np.take_along_axis(runs.scores, furthest, -1)[..., 0]
     spread = np.maximum(variance, TOLERANCE) * inflations(mean, value)
     apart = sign * (value - mean) / np.sqrt(spread * (1 + 1 / (n - 1)))
-    return (n >= FEWEST_FOR_OUTLIER) & (n * special.stdtr(np.maximum(n - 2, 1), -apart) < OUTLIER_LEVEL)
+    crosses = sign * value >= np.where(others.shown, sign * others.scores, np.inf).min(axis=-1)
+    return crosses & (n >= FEWEST_FOR_OUTLIER) & (n * special.stdtr(np.maximum(n - 2, 1), -apart) < OUTLIER_LEVEL)

@@ -21,6 +21,7 @@ from researcher.judge.samples import (
     TOLERANCE,
     ArmSample,
     Estimate,
+    ScoredRun,
     contrast_of,
     find_outlier,
     noise_of,
@@ -436,8 +437,9 @@ def _verdict_by_rule(charter: Charter, item: _Compared, p: float, second_p: floa
 def _outlier_against(charter: Charter, item: _Compared) -> tuple[str, int] | None:
     """Return the arm and the seed of a run that lies apart on the side that speaks against the test's verdict.
 
-    A low run of a good arm, or a high run of the baseline, may be the first of many. Failed runs are left out: they are
-    known to lie apart, and they are counted elsewhere. Any run that lies apart speaks against equality.
+    A low run of a good arm, or a high run of the baseline, may be the first of many. It does not count if the verdict
+    holds for it too, because it lies beyond every run of the other arm. Failed runs are left out: they are known to lie
+    apart, and they are counted elsewhere. In a question for equality, any run that lies apart speaks against it.
     """
     if item.verdict is Verdict.INCONCLUSIVE:
         return None
@@ -452,9 +454,15 @@ def _outlier_against(charter: Charter, item: _Compared) -> tuple[str, int] | Non
         trained = {seed: run for seed, run in runs.items() if not run.failure}
         noise = fmean(run.noise for run in trained.values()) if trained else 0.0
         outlier = find_outlier({seed: run.score for seed, run in trained.items()}, noise, side, charter.headroom_range)
-        if outlier is not None:
+        others = item.baseline if arm == item.arm else item.runs
+        if outlier is not None and (charter.margin is not None or _reaches(runs[outlier], others, side)):
             return arm, outlier
     return None
+
+
+def _reaches(run: ScoredRun, others: Runs, side: float) -> bool:
+    """Return whether the run lies as far to this side as some run of the others."""
+    return any(side * run.score >= side * other.score for other in others.values())
 
 
 def _limits(charter: Charter, family: Family, item: _Compared) -> list[str]:

@@ -165,13 +165,11 @@ def power_of_equality(charter: Charter, spread: Spread, comparisons: int, seeds:
     middle = 0.5 if charter.headroom_range is None else sum(charter.headroom_range) / 2
     mean = middle if spread.mean is None else spread.mean
     shares = [_shares_of(charter, mean + side * differences / 2) for side in (-1, 1)]
-    parts = [
-        np.maximum(true * squares / (seeds - 1), noise) * inflations(own, other) / seeds
-        for squares, own, other in zip(random.chisquare(seeds - 1, (2, DRAWS)), shares, shares[::-1], strict=True)
-    ]
+    first, second = np.maximum(true * random.chisquare(seeds - 1, (2, DRAWS)) / (seeds - 1), noise) / seeds
+    df = (first + second) ** 2 / (first**2 + second**2) * (seeds - 1)
+    parts = [first * inflations(*shares), second * inflations(*shares[::-1])]
     total = parts[0] + parts[1]
-    df = total**2 / (parts[0] ** 2 + parts[1] ** 2) * (seeds - 1)
-    within = parts[0] + parts[1] - 2 * _chance_correlation(random, seeds) * np.sqrt(parts[0] * parts[1])
+    within = total - 2 * _chance_correlation(random, seeds) * np.sqrt(parts[0] * parts[1])
     total, df = np.maximum(total, within), np.where(within > total, seeds - 1, df)
     p = special.stdtr(df, (np.abs(differences) - margin) / np.sqrt(total))
     return float(np.mean(p < level_of(charter, comparisons))) * (1 - OUTLIER_LEVEL) ** 4
@@ -221,15 +219,22 @@ def power_of(charter: Charter, spread: Spread, comparisons: int, seeds: int, eff
     ratios = [room / rooms[0] for room in rooms]
     true = [seed_variances * ratio**SHRINKAGE + spread.noise_variance * ratio for ratio in ratios]
     judged = [each * inflation(share, widest) for each, share in zip(true, shares, strict=True)]
-    total, squares = np.maximum(sum(true), TOLERANCE), np.maximum(sum(each**2 for each in judged), TOLERANCE**2)
-    df = np.maximum(sum(judged), TOLERANCE) ** 2 / squares * (seeds - 1)
-    # The rule estimates its degrees of freedom, which come out about one lower.
-    critical = special.stdtrit(np.maximum(df - 1, 1.0), 1 - level / 2) * np.sqrt(np.maximum(sum(judged) / total, 1.0))
+    df, of_test = (_welch_df(parts, seeds) for parts in (judged, true))
+    # The rule estimates its degrees of freedom, which come out about one lower where both arms vary alike.
+    of_test += 1 - of_test / (seeds - 1)
+    total = np.maximum(sum(true), TOLERANCE)
+    critical = special.stdtrit(of_test, 1 - level / 2) * np.sqrt(np.maximum(sum(judged) / total, 1.0))
     shifts = effect / np.sqrt(total / seeds)
     misses = special.nctdtr(df, shifts, critical)
     # scipy returns NaN for a probability that is too small for a float.
     found = float(np.mean(1 - np.where(np.isnan(misses) & np.isfinite(shifts), 0.0, misses)))
     return found * (1 - OUTLIER_LEVEL) ** 2
+
+
+def _welch_df(parts: Sequence[NDArray[np.float64]], seeds: int) -> NDArray[np.float64]:
+    """Return the degrees of freedom of the sum of the variances of arms with so many runs each."""
+    squares = np.maximum(sum(part**2 for part in parts), TOLERANCE**2)
+    return np.maximum(sum(parts), TOLERANCE) ** 2 / squares * (seeds - 1)
 
 
 def finds_worse(charter: Charter, spread: Spread, effect: float) -> bool:

@@ -17,12 +17,12 @@ Range = tuple[float, float] | None
 # Scores are ratios of small integers, so a smaller difference than this is only rounding.
 TOLERANCE = 1e-12
 
-SHRINKAGE = 1.5
+SHRINKAGE = 1.6
 """The power with which the variance of a score follows its headroom, share * (1 - share) of the range.
 
 It lies between that of a beta distribution of constant precision (1) and that of constant variance of the log odds (2).
 docs/statistics.md has the error rates by which it was chosen."""
-NEAREST = 0.03
+NEAREST = 0.01
 """A mean counts as no nearer to an end of the range than d / 4 * d / (d + NEAREST), if the other mean's distance is d.
 
 With this number the bank of cases holds, and power grows with the effect."""
@@ -255,7 +255,8 @@ def contrast_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) 
     """Return the weighted sum of the arms' means, with the variance that the arms have if they are equal.
 
     Arms are independent samples with variances of their own. A contrast is therefore tested as Welch did (1947,
-    Biometrika 34:28-35), with the degrees of freedom of Satterthwaite (1946, Biometrics Bulletin 2:110-114).
+    Biometrika 34:28-35), with the degrees of freedom of Satterthwaite (1946, Biometrics Bulletin 2:110-114). These are
+    of the variances as measured. With three runs an arm near an end would else be found less often the nearer it is.
 
     A score near an end of its range has little room to vary. The few runs of an arm that happen to be good also happen
     to be alike, and Welch's test keeps such an arm too often. The variance is therefore computed as if the arms were
@@ -264,21 +265,22 @@ def contrast_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) 
 
     A difference of two arms has their pairs of runs too. Its standard error is NaN if an arm has fewer than two runs.
     """
-    value, total, below = 0.0, 0.0, 0.0
+    value, total, measured, below = 0.0, 0.0, 0.0, 0.0
     shares = [share for arm in weights if (share := samples[arm].share) is not None]
     widest = max(shares, key=lambda share: share * (1 - share), default=None)
     for arm, weight in weights.items():
         sample = samples[arm]
         if sample.n == 0:
             return NOT_ESTIMATED
-        part = weight**2 * sample.variance * inflation(sample.share, widest) / sample.n
+        part = weight**2 * sample.variance / sample.n
         value += weight * sample.mean
-        total += part
+        measured += part
+        total += part * inflation(sample.share, widest)
         below += part**2 / (sample.n - 1) if sample.n > 1 else math.nan
     pairs = _pairs_of(weights, samples)
     if total == 0.0:
         return Estimate(value, 0.0, math.inf, pairs)
-    return Estimate(value, math.sqrt(total), total**2 / below, pairs)
+    return Estimate(value, math.sqrt(total), measured**2 / below, pairs)
 
 
 def _pairs_of(weights: Mapping[str, float], samples: Mapping[str, ArmSample]) -> Pairs | None:

@@ -28,6 +28,7 @@ from researcher.history import History
 from researcher.plan import Arm
 from researcher.question.factors import PROGRAM
 from researcher.question.needs import acting
+from researcher.question.usual_job import DEFAULT_STEPS, usual_settings
 from researcher.search.rules import PLAIN_PROGRAM
 from swarm import TrainJob
 from swarm.errors import JobInvalid
@@ -35,26 +36,11 @@ from swarm.job import TRAITS, build_job
 from swarm.model_path import lr_by_size
 from swarm.tasks import TASK_FAMILIES
 
-BASE_JOB: Mapping[str, Any] = MappingProxyType(
-    {
-        "algorithm": "grpo",
-        "project_name": "research",
-        "model": "nano",
-        "batch_size": 16,
-        "num_repeat": 8,
-        # With four optimizer steps per batch, 1e-3 takes the bundled model from chance to skill in thirty steps.
-        "lr": 1e-3,
-        "mini_batch_num": 4,
-        "temperature": 1.0,
-    }
-)
-
 STEPS: Mapping[str, int] = MappingProxyType(
     {"reverse": 30, "copy": 30, "sort": 40, "add": 40, "count": 30, "calc": 30, "guess": 50, "chain": 40}
 )
 """The training steps within which the bundled model's learning curve bends; multi-turn tasks need more."""
 
-DEFAULT_STEPS = 30
 DEFAULT_TASK = "reverse"
 DEFAULT_MAX_TOKENS = 256
 """The bound on a reply, in tokens, if the environment sets none; it is also the default of a job."""
@@ -63,17 +49,12 @@ EVAL_EPISODES = 400
 
 With the bundled model they take two seconds, and a run takes thirty."""
 BASELINE = "baseline"
-FOR_THE_BUNDLED_MODEL = ("lr", "mini_batch_num")
-"""The settings of BASE_JOB that suit only the bundled model; another model starts from the defaults of a job."""
 
 
 def default_job(task: str, *, steps: int | None, base: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a job, where `base` are those that a person fixed."""
-    job = {**BASE_JOB, "engine": "local", **base}
-    if job["model"] != BASE_JOB["model"]:
-        usual = {name: TrainJob.model_fields[name].default for name in FOR_THE_BUNDLED_MODEL}
-        job |= {name: value for name, value in usual.items() if name not in base}
-        job["lr"] = job["lr"] or lr_by_size(TrainJob(model=job["model"], lora_rank=job.get("lora_rank", 0)))
+    job = {"engine": "local", **usual_settings(base)}
+    job["lr"] = job["lr"] or lr_by_size(TrainJob(model=job["model"], lora_rank=job.get("lora_rank", 0)))
     return {**job, "total_steps": steps or base.get("total_steps") or STEPS.get(task, DEFAULT_STEPS)}
 
 

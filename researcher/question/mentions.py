@@ -14,10 +14,10 @@ from researcher.errors import TopicInvalid
 from researcher.question.factors import RESPONSE_LENGTH, SPECS, FactorSpec
 from researcher.question.flags import read_value, value_as_text
 from researcher.question.tokens import Token, TokenKind, is_plural
+from researcher.question.usual_job import BASE_JOB, DEFAULT_STEPS
 from researcher.question.words import SWAPPED
 
-_STUDY_DEFAULTS: Mapping[str, Any] = MappingProxyType({"lr": 1e-3, "mini_batch_num": 4, "total_steps": 30})
-"""The defaults of a study that differ from those of a job."""
+_STUDY_DEFAULTS: Mapping[str, Any] = MappingProxyType({**BASE_JOB, "total_steps": DEFAULT_STEPS})
 _ARTICLES = frozenset({"a", "an", "the"})
 _GIVEN = frozenset({"at", "with", "using", "under"})
 _OFF = frozenset({"without", "no"})

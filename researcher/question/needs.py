@@ -10,6 +10,7 @@ from researcher.charter import Factor
 from researcher.errors import SettingWithoutEffect, TopicInvalid
 from researcher.question.factors import why_no_factor
 from researcher.question.flags import read_factors, read_fixed, value_as_text
+from researcher.question.usual_job import usual_settings
 from swarm import TrainJob
 from swarm.job import LEFT_OUT, TRAITS, Purpose
 
@@ -22,16 +23,18 @@ def check_effect(fixed: Mapping[str, Any], factors: Sequence[Factor], flags_of_s
     for name, lacking in _find_lacking(fixed, factors):
         if any(TRAITS[key].purpose is Purpose.SCORING for key in lacking):
             raise TopicInvalid(f"--fix: {name} has no effect in a study: {why_no_factor('eval_every')}")
-        resolved = TrainJob.model_construct(**fixed).resolve()
+        resolved = TrainJob.model_construct(**usual_settings(fixed)).resolve()
         present = " and ".join(f"{key} is {value_as_text(getattr(resolved, key))}" for key in lacking)
         added = [
             word
             for key, value in lacking.items()
             for word in _assigned(key, value_as_text(value), flags_of_settings.get(key))
         ]
-        flag = "--fix" if name in fixed else "--vary"
+        flag, given = ("--fix", name) if name in fixed else ("--vary", _as_varied(name, factors))
+        line = shlex.join(added)
+        change = f"set {line} instead" if lacking.keys() <= fixed.keys() else f"add {line}"
         raise SettingWithoutEffect(
-            f"{flag}: {name} has no effect while {present}: add {shlex.join(added)}, or leave {name} out", added
+            f"{flag}: {given} has no effect while {present}: {change}, or leave {given} out", added
         )
 
 
@@ -71,8 +74,9 @@ def acting(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _find_lacking(fixed: Mapping[str, Any], factors: Sequence[Factor]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each fixed or varied setting that acts in no arm, with what it lacks."""
-    arms = [fixed, *({**fixed, **level.settings} for factor in factors for level in factor.levels)]
-    jobs = [TrainJob.model_construct(**settings) for settings in arms]
+    needed = {name: value for factor in factors for name, value in factor.needs.items()} | dict(fixed)
+    arms = [needed, *({**needed, **level.settings} for factor in factors for level in factor.levels)]
+    jobs = [TrainJob.model_construct(**usual_settings(settings)) for settings in arms]
     for name in dict.fromkeys(name for settings in arms for name in settings):
         if all(settings.get(name) in LEFT_OUT for settings in arms):
             continue
@@ -80,6 +84,12 @@ def _find_lacking(fixed: Mapping[str, Any], factors: Sequence[Factor]) -> Iterat
         # What an arm has need not be fixed: a rank that is varied from 0 to 8 is one that alpha acts with.
         if lacking := {key: value for key, value in of_jobs[0].items() if all(key in each for each in of_jobs)}:
             yield name, lacking
+
+
+def _as_varied(name: str, factors: Sequence[Factor]) -> str:
+    """Return the name of a varied setting, with the level that sets it if a level of another name does."""
+    levels = (level for factor in factors if factor.name != name for level in factor.levels)
+    return next((f"{name} of {level.name}" for level in levels if name in level.settings), name)
 
 
 def _assigned(name: str, value: str, flag: str | None) -> tuple[str, str]:

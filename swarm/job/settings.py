@@ -18,13 +18,11 @@ from swarm.job.traits import (
     ALGORITHM,
     BUILT,
     BYPASS,
-    CLIPPED,
     COLLECTED,
     CORRECTED,
     COUNTED,
     DISCOUNTED,
     DIVIDED,
-    DUAL_CLIPPED,
     FALLING,
     HELD_OUT,
     KEPT,
@@ -34,12 +32,13 @@ from swarm.job.traits import (
     NAMED_REWARDS,
     NEW_RUN,
     OF_ADAPTER,
+    OF_CLIPPING,
     OF_CRITIC,
+    OF_DUAL_CLIPPING,
     OF_VERL,
     PARSER,
     SAMPLED,
     SCORED,
-    UNWEIGHTED,
     WAITED,
     Need,
     Purpose,
@@ -275,13 +274,13 @@ class JobSettings(DescribedModel):
     """Weights of `gdpo_reward_keys`, in their order. Default: 1 each."""
     policy_loss: Annotated[PolicyLoss, LEARNED] = "vanilla"
     """Policy loss, by verl's name."""
-    clip_ratio: Annotated[float, LEARNED.needing(CLIPPED, UNWEIGHTED)] = Field(default=0.2, ge=0)
+    clip_ratio: Annotated[float, OF_CLIPPING] = Field(default=0.2, ge=0)
     """Clip range of the importance ratio, where a side has none of its own."""
-    clip_ratio_low: Annotated[float | None, LEARNED.needing(CLIPPED, UNWEIGHTED)] = Field(default=None, ge=0)
+    clip_ratio_low: Annotated[float | None, OF_CLIPPING] = Field(default=None, ge=0)
     """Clip range below 1. Default: `clip_ratio`."""
-    clip_ratio_high: Annotated[float | None, LEARNED.needing(CLIPPED, UNWEIGHTED)] = Field(default=None, ge=0)
+    clip_ratio_high: Annotated[float | None, OF_CLIPPING] = Field(default=None, ge=0)
     """Clip range above 1, DAPO's clip-higher. Default: `clip_ratio`."""
-    clip_ratio_c: Annotated[float, LEARNED.needing(DUAL_CLIPPED, UNWEIGHTED)] = Field(default=3.0, gt=1)
+    clip_ratio_c: Annotated[float, OF_DUAL_CLIPPING] = Field(default=3.0, gt=1)
     """Bound of the loss for negative advantages, as in dual-clip PPO."""
     loss_agg_mode: Annotated[LossAggregation | None, LEARNED] = None
     """How the losses of tokens become one number. Default: what the policy loss prescribes, else `token-mean`."""

@@ -22,6 +22,7 @@ from swarm.job.settings import (
     RolloutIS,
     SamplerKind,
 )
+from swarm.job.traits import Need
 from swarm.spelling import with_hints
 
 LEFT_OUT: Final[tuple[Any, ...]] = (None, "auto", {}, [])
@@ -134,7 +135,7 @@ class TrainJob(JobSettings):
         defaults = {
             name: traits.automatic
             for name, traits in TRAITS.items()
-            if traits.automatic is not None and all(need.is_met(getattr(self, need.setting)) for need in traits.needs)
+            if traits.automatic is not None and all(self._meets(need) for need in traits.needs)
         }
         if self.has_critic:
             defaults["critic_lr"] = LR_OF_BUNDLED_MODELS.get(self.model, CRITIC_LR_DEFAULT)
@@ -154,12 +155,27 @@ class TrainJob(JobSettings):
         """
         return self.rollout_is != "off" and self.policy_loss != "bypass_mode"
 
+    @property
+    def moves_without_minibatches(self) -> bool:
+        """True if some update of a resolved job without minibatches trains another policy than its reference.
+
+        That of a second epoch does. The first one does if the reference of the importance ratio is the policy that
+        sampled, and that policy is older or another program computed its probabilities.
+        """
+        if self.ppo_epochs > 1 or self.has_proximal_policy:
+            return self.ppo_epochs > 1
+        is_local = self.engine == "fake" or (self.engine == "local" and self.sampler == "local")
+        return self.max_staleness > 0 or not is_local
+
+    def _meets(self, need: Need) -> bool:
+        return need.is_met(getattr(self, need.setting)) or (bool(need.unless) and getattr(self, need.unless))
+
     def find_lacking(self, name: str) -> dict[str, Any]:
         """Return what the setting lacks to have an effect in this job: further settings, each with a usual value."""
         resolved, lacking, due = self.resolve(), dict[str, Any](), [name]
         while due:
             for need in TRAITS[due.pop()].needs:
-                if need.setting not in {name, *lacking} and not need.is_met(getattr(resolved, need.setting)):
+                if need.setting not in {name, *lacking} and not resolved._meets(need):
                     lacking[need.setting] = need.adds
                     due.append(need.setting)
         return lacking

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -33,14 +35,16 @@ class Purpose(StrEnum):
 class Need:
     """The value of another setting without which a setting has no effect.
 
-    It is one of `values`, or any that is on if these are empty.
+    It is one of `values`, or any that is on if these are empty. A job of which the property `unless` is true does not
+    have the need.
 
     `adds` is a value that meets the need, for the line that refuses the setting without it.
     """
 
     setting: str
     adds: Any
-    values: tuple[Any, ...] = ()
+    values: Sequence[Any] = ()
+    unless: str = ""
 
     def is_met(self, value: Any) -> bool:
         return value in self.values if self.values else bool(value)
@@ -94,6 +98,10 @@ DISCOUNTED: Final = Need("algorithm", "reinforce_plus_plus", ("gae", "reinforce_
 UNWEIGHTED: Final = Need("loss_type", "ppo_clip", ("ppo_clip",))
 DUAL_CLIPPED: Final = Need("policy_loss", "vanilla", ("vanilla", "dppo_tv", "dppo_kl", "bypass_mode"))
 CLIPPED: Final = replace(DUAL_CLIPPED, values=(*DUAL_CLIPPED.values, "gspo", "cispo", "clip_cov", "geo_mean"))
+# In the first update of a step, the policy is still the reference of the importance ratio.
+SEVERAL_UPDATES: Final = Need("mini_batch_num", 4, range(2, sys.maxsize), unless="moves_without_minibatches")
+OF_CLIPPING: Final = LEARNED.needing(CLIPPED, UNWEIGHTED, SEVERAL_UPDATES)
+OF_DUAL_CLIPPING: Final = LEARNED.needing(DUAL_CLIPPED, UNWEIGHTED, SEVERAL_UPDATES)
 BYPASS: Final = Need("policy_loss", "bypass_mode", ("bypass_mode",))
 CORRECTED: Final = Need("rollout_is", "token", ("token", "sequence"))
 KL_TERM: Final = Need("use_kl_loss", True)

@@ -258,8 +258,16 @@ def test_arm_whose_runs_failed_is_not_plainly_better_than_one_whose_did_not(char
     assert "1 of 6 runs failed (not_finite), 0 of 6 of base; better where it trained (+0.576)" in comparison.note
     both = judged(charter, failed={"wild": (3,), "base": (0,)}, base=base, wild=many).comparisons[0]
     assert both.verdict is Verdict.KEEP
-    calm = judged(charter, base=base, wild=many).comparisons[0]
-    assert calm.verdict is Verdict.INCONCLUSIVE, "the run with 0.6 is as far from the others"
+
+
+def test_low_run_speaks_against_an_arm_only_if_it_reaches_the_baselines_runs(charter):
+    base = dict(enumerate((0.30, 0.34, 0.36, 0.31, 0.33, 0.35)))
+    for low, verdict in ((0.60, Verdict.KEEP), (0.37, Verdict.KEEP), (0.36, Verdict.INCONCLUSIVE)):
+        arm = dict(enumerate((0.90, 0.91, 0.92, low, 0.90, 0.91)))
+        assert verdict_of(charter, base=base, wild=arm) is verdict, low
+        assert verdict_of(charter, base=arm, wild=base) is (
+            Verdict.WORSE if verdict is Verdict.KEEP else Verdict.INCONCLUSIVE
+        )
 
 
 NINE = dict(enumerate((0.30, 0.34, 0.36, 0.31, 0.33, 0.35, 0.32, 0.34, 0.33)))

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from researcher.charter import Charter, ComparedAt, Design, FrameRequest, Level, StudiedEnvironment
 from researcher.equal_amounts import MOST_STEPS_IN_TIME
-from researcher.errors import TopicInvalid
+from researcher.errors import SettingWithoutEffect, TopicInvalid
 from researcher.history import History
 from researcher.plan import Arm, Plan
 from researcher.planner.rules import RulesPlanner
+from researcher.question.asking import QuestionFlags, build_question
 from researcher.question.factors import SPECS, FactorSpec
 from researcher.question.flags import read_factors, read_fixed, value_as_text
 from researcher.question.needs import acting, complete_flags
@@ -222,6 +223,29 @@ def test_factor_that_cannot_be_is_refused_by_name(vary: list[str], message: str)
 def test_flags_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(TopicInvalid, match=message):
         begin(**settings)
+
+
+@pytest.mark.parametrize(
+    ("fix", "vary", "message"),
+    [
+        (["clip_ratio=0.3"], ["lr=1e-3,3e-3"], ""),
+        (["clip_ratio=0.3", "model=/m"], ["lr=1e-3,3e-3"], "--fix: clip_ratio has no effect .* add --fix mini_batch_"),
+        (["mini_batch_num=1"], ["clip_ratio=0.1,0.3"], "--vary: clip_ratio has no effect .* set --fix mini_batch_num"),
+        (["mini_batch_num=1", "ppo_epochs=2"], ["clip_ratio=0.1,0.3"], ""),
+        (["model=/m"], ["clip_ratio=0.1,0.3"], ""),
+        (["clip_ratio=0.1"], ["mini_batch_num=1,4"], ""),
+        (["model=/m"], ["algorithm=grpo,dapo"], "--vary: clip_ratio_high of dapo has no effect"),
+    ],
+)
+def test_clip_range_is_refused_in_a_study_whose_arms_make_one_update_a_batch(
+    fix: list[str], vary: list[str], message: str
+) -> None:
+    flags = QuestionFlags(fix=fix, vary=vary)
+    if not message:
+        assert build_question(flags).factors
+        return
+    with pytest.raises(SettingWithoutEffect, match=message):
+        build_question(flags)
 
 
 def test_a_fixed_value_is_read_as_its_setting_reads_it() -> None:

@@ -94,6 +94,29 @@ def test_it_is_refused_without_what_it_needs_by_the_line_that_adds_it(name: str)
         assert f"`{need.setting}: {str(need.adds).lower()}`" in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("job", "acts"),
+    [
+        ({"mini_batch_num": 2}, True),
+        ({"ppo_epochs": 2}, True),
+        ({"mini_batch_num": 1, "ppo_epochs": 1}, False),
+        ({"max_staleness": 1}, False),
+        ({"max_staleness": 1, "rollout_is": "off"}, True),
+        ({"max_staleness": 1, "policy_loss": "bypass_mode"}, True),
+        ({"policy_loss": "gspo"}, False),
+        ({"sampler": "vllm", "n_gpu": 1}, True),
+        ({"engine": "verl", "n_gpu": 2}, True),
+        ({"engine": "verl", "n_gpu": 2, "rollout_is": "token"}, False),
+        ({"engine": "fake"}, False),
+    ],
+)
+def test_clip_range_acts_only_where_the_policy_moves_away_from_its_reference(job: dict[str, Any], acts: bool) -> None:
+    for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"):
+        reason = TrainJob.model_construct(**job, **{name: 0.3}).why_without_effect(name)
+        assert (reason is None) is acts, reason
+        assert acts or "add `mini_batch_num: 4`" in str(reason)
+
+
 def test_options_of_verl_may_stand_in_a_job_for_another_engine() -> None:
     assert build_job({"engine": "fake", "verl": {"trainer.nnodes": 1}}).verl
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -74,10 +74,13 @@ def _live(traits: Traits) -> str:
 
 def _needs(traits: Traits) -> str:
     """Return what the setting needs to have an effect: other settings, with the values that meet the need if few do."""
-    return "; ".join(
-        f"`{need.setting}`" + "".join(f" {'or ' * bool(number)}`{each}`" for number, each in enumerate(need.values))
-        for need in traits.needs
-    )
+    return "; ".join(f"`{need.setting}`{_values_of_need(need.values)}" for need in traits.needs)
+
+
+def _values_of_need(values: Sequence[Any]) -> str:
+    if isinstance(values, range):
+        return f" {values.start} or more"
+    return "".join(f" {'or ' * bool(number)}`{each}`" for number, each in enumerate(values))
 
 
 def _values(field: Mapping[str, Any]) -> str:

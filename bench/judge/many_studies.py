@@ -14,7 +14,13 @@ from scipy import special
 
 from bench.judge.shapes import BASE, Drawn, Floats
 from researcher.charter import DecisionRule
-from researcher.judge.samples import FEWEST_FOR_OUTLIER, OUTLIER_LEVEL, TOLERANCE, inflations
+from researcher.judge.samples import (
+    FEWEST_FOR_OUTLIER,
+    NEAREST_OF_OUTLIER,
+    OUTLIER_LEVEL,
+    TOLERANCE,
+    inflations,
+)
 from researcher.judge.worst_case import RETRIED_LEVEL
 
 Bools = NDArray[np.bool_]
@@ -186,7 +192,7 @@ def _has_outlier(runs: EvaluatedRuns, others: EvaluatedRuns, sign: float) -> Boo
     variance = np.maximum((_centered(runs.scores, rest) ** 2).sum(axis=-1) / (n - 2), noise)
     mean = np.where(rest, runs.scores, 0.0).sum(axis=-1) / (n - 1)
     value = np.take_along_axis(runs.scores, furthest, -1)[..., 0]
-    spread = np.maximum(variance, TOLERANCE) * inflations(mean, value)
+    spread = np.maximum(variance, TOLERANCE) * inflations(mean, value, NEAREST_OF_OUTLIER)
     apart = sign * (value - mean) / np.sqrt(spread * (1 + 1 / (n - 1)))
     crosses = sign * value >= np.where(others.shown, sign * others.scores, np.inf).min(axis=-1)
     return crosses & (n >= FEWEST_FOR_OUTLIER) & (n * special.stdtr(np.maximum(n - 2, 1), -apart) < OUTLIER_LEVEL)

@@ -26,6 +26,8 @@ NEAREST = 0.01
 """A mean counts as no nearer to an end of the range than d / 4 * d / (d + NEAREST), if the other mean's distance is d.
 
 With this number the bank of cases holds, and power grows with the effect."""
+NEAREST_OF_OUTLIER = 0.01
+"""The distance from an end of the range within which the other runs of an arm do not count as nearer to it."""
 OUTLIER_LEVEL = 0.002
 """The probability that the test takes one run of a normal sample for an outlier."""
 FEWEST_FOR_OUTLIER = 4
@@ -127,24 +129,27 @@ def headroom_at(mean: float, metric_range: Range, episodes: int) -> float:
     return 1.0 if share is None else share * (1 - share)
 
 
-def inflation(share: float | None, widest: float | None) -> float:
+def inflation(share: float | None, widest: float | None, nearest: float | None = None) -> float:
     """Return the factor by which the variance grows from a mean at `share` of the range to one at `widest`.
 
-    `widest` has more headroom. The factor stops growing where the mean at `share` is much nearer to its end than the
-    other one. A larger effect would otherwise be found less often, because the factor outgrows the effect.
+    `widest` has more headroom. The factor stops growing where the mean at `share` is nearer to its end than `nearest`,
+    by default much nearer than the other one. A larger effect would otherwise be found less often, because the factor
+    outgrows the effect.
     """
     if share is None or widest is None:
         return 1.0
     other = widest if share < 0.5 else 1 - widest
-    distance = max(min(share, 1 - share), other**2 / (4 * (other + NEAREST)))
+    distance = max(min(share, 1 - share), other**2 / (4 * (other + NEAREST)) if nearest is None else nearest)
     return max(1.0, other * (1 - other) / (distance * (1 - distance))) ** SHRINKAGE if distance else 1.0
 
 
-def inflations(shares: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+def inflations(
+    shares: NDArray[np.float64], others: NDArray[np.float64], nearest: float | None = None
+) -> NDArray[np.float64]:
     """Return `inflation` of many shares; it is 1 beside another mean with less headroom."""
     is_low = shares < 0.5
     distance, beside = np.where(is_low, shares, 1 - shares), np.where(is_low, others, 1 - others)
-    distance = np.maximum(distance, beside**2 / (4 * (beside + NEAREST)))
+    distance = np.maximum(distance, beside**2 / (4 * (beside + NEAREST)) if nearest is None else nearest)
     with np.errstate(divide="ignore", invalid="ignore"):
         factors = np.maximum(beside * (1 - beside) / (distance * (1 - distance)), 1.0) ** SHRINKAGE
     return np.where(distance > 0, factors, 1.0)
@@ -163,7 +168,8 @@ def find_outlier(scores: Mapping[int, float], noise: float, sign: float, metric_
     rest = [score for key, score in scores.items() if key != furthest]
     n = len(rest)
     mean = fmean(rest)
-    factor = inflation(share_at(mean, metric_range), share_at(scores[furthest], metric_range))
+    shares = (share_at(each, metric_range) for each in (mean, scores[furthest]))
+    factor = inflation(*shares, NEAREST_OF_OUTLIER)
     spread = max(variance(rest), noise, TOLERANCE) * factor
     apart = sign * (scores[furthest] - mean) / math.sqrt(spread * (1 + 1 / n))
     return furthest if len(scores) * float(special.stdtr(n - 1, -apart)) < OUTLIER_LEVEL else None

@@ -47,12 +47,19 @@ def load_environment(name: str) -> Environment:
 
 
 def options_of(name: str) -> dict[str, str]:
-    """Return the options that stand in `name`. Raises EnvironmentInvalid for a query that is not NAME=VALUE pairs."""
+    """Return the options that stand in `name`.
+
+    Raises EnvironmentInvalid for a query that is not NAME=VALUE pairs, and for an option with two values.
+    """
     query = name.partition("?")[2]
     try:
-        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
     except ValueError:
         raise EnvironmentInvalid(f"options are written NAME=VALUE&NAME=VALUE, not {query!r}", param="env") from None
+    names = [option for option, _ in pairs]
+    if twice := next((option for option in names if names.count(option) > 1), None):
+        raise EnvironmentInvalid(f"the option {twice} is given twice: leave one out", param=twice)
+    return dict(pairs)
 
 
 def with_options(name: str, options: Mapping[str, str]) -> str:

@@ -196,6 +196,12 @@ class TableEnvironment(Environment):
         self.max_tokens = options.max_tokens
         self.system = options.system
         named = [split for split in rows if split is not None]
+        if named and options.split is not None:
+            raise EnvironmentInvalid(
+                f"{name}: option split has no effect: the names of the files, or tasks.py, give the split of each task;"
+                " leave it out",
+                param="split",
+            )
         self._tasks = SplitTasks(name, _placed(name, options, rows), named)
         self._grader = grader
 

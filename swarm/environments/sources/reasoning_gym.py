@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -103,6 +104,11 @@ class ReasoningGymEnvironment(Environment):
         if self._dataset not in factory.DATASETS:
             hint = did_you_mean(self._dataset, list(factory.DATASETS))
             raise EnvironmentInvalid(f"reasoning-gym has no data set {self._dataset!r}{hint}", param="env")
+        known = [each.name for each in fields(factory.DATASETS[self._dataset][1]) if each.name not in _OWN]
+        if unknown := next((option for option in self._options if option not in known), None):
+            raise EnvironmentInvalid(
+                f"{self.name}: there is no option {unknown}; there are: {', '.join(sorted(known))}", param=unknown
+            )
         try:
             return factory.create_dataset(self._dataset, seed=seed, size=SIZE, **self._options)
         except (TypeError, ValueError, AssertionError) as error:

@@ -94,6 +94,8 @@ def _put(settings: dict[str, Any], path: list[str], value: object) -> None:
                 f"the options {'.'.join(path)} and {name} exclude each other: keep one", param=name
             )
         settings = cast(dict[str, Any], inner)
+    if path[-1] in settings:
+        raise EnvironmentInvalid(f"the option {'.'.join(path[1:])} is given twice: leave one out", param=path[-1])
     settings[path[-1]] = value
 
 
@@ -297,6 +299,10 @@ class VerifiersEnvironment(DrivenEnvironment):
         if named and Split.TRAIN not in named:
             raise EnvironmentInvalid("name the split train as well: train=VALUE", param="train")
         is_chosen = "split" in self._settings.get("taskset", {})
+        if is_chosen and named:
+            raise EnvironmentInvalid(
+                "the option split has no effect beside train, validation and test: leave it out", param="split"
+            )
         return finite_tasks(self.name, named or ({} if is_chosen else own_splits(opened.split_values)), self._page)
 
     def _page(self, source: str | None, start: int) -> Page:

@@ -52,7 +52,8 @@ def test_partial_pay_for_any_answer_is_worth_nothing() -> None:
         ("revers", "there is no environment 'revers': did you mean 'reverse'"),
         ("reverse?size=3", "the bundled environment reverse has no options"),
         ("reasoning_gym:chain_sun", "no data set 'chain_sun': did you mean 'chain_sum'"),
-        ("reasoning_gym:chain_sum?colour=red", "refuses the options of chain_sum"),
+        ("reasoning_gym:chain_sum?max_term=3", "no option max_term; there are: .*max_terms.*min_digits"),
+        ("reasoning_gym:chain_sum?min_terms=9", "refuses the options of chain_sum"),
         ("reasoning_gym:chain_sum?seed=3", "the environment sets the option seed itself"),
     ],
 )

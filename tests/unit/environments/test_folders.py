@@ -112,6 +112,25 @@ def test_broken_files_are_refused_in_one_line(tmp_path: Path, content: str, opti
     assert "\n" not in refused.value.message
 
 
+def test_a_column_of_splits_is_refused_where_files_or_tasks_py_give_the_split(tmp_path: Path) -> None:
+    write(tmp_path / "files" / "train.jsonl", ROWS)
+    with pytest.raises(EnvironmentInvalid, match="option split has no effect") as refused:
+        load_environment(f"{tmp_path / 'files'}?split=level")
+    assert refused.value.param == "split"
+
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "environment.toml").write_text('grader = "number"\nanswer = "wanted"\nsplit = "part"\n')
+    (made / "tasks.py").write_text(TASKS_PY)
+    with pytest.raises(EnvironmentInvalid, match="option split has no effect"):
+        load_environment(str(made))
+
+
+def test_an_option_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentInvalid, match="option grader is given twice"):
+        load_environment(f"{write(tmp_path / 'sums.jsonl', ROWS)}?grader=number&grader=exact")
+
+
 def test_overlapping_splits_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", ROWS)
     write(tmp_path / "test.jsonl", ROWS[:1])

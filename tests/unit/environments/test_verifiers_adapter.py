@@ -82,6 +82,8 @@ def test_splits_can_be_named_and_a_chosen_one_is_split_by_hash(tmp_path: Path) -
         ({"count": 2}, "none of its 2 tasks is in the split"),
         ({"is_endless": True, "train": "a"}, "split by hash: leave out the splits"),
         ({"validation": "a"}, "name the split train as well"),
+        ({"split": "a", "train": "a", "validation": "b"}, "option split has no effect beside train"),
+        ({"pass-rate": 1, "pass_rate": 0}, "option pass_rate is given twice"),
         ({"rollout_seconds": "soon"}, "option rollout_seconds: Input should be a valid number"),
         ({"env.agent": 1, "env.agent.max_turns": 2}, "agent exclude each other: keep one"),
     ],

@@ -164,10 +164,10 @@ def power_of_equality(charter: Charter, spread: Spread, comparisons: int, seeds:
     differences = random.standard_normal(DRAWS) * np.sqrt(2 * true / seeds)
     middle = 0.5 if charter.headroom_range is None else sum(charter.headroom_range) / 2
     mean = middle if spread.mean is None else spread.mean
-    shares = [_shares_of(charter, mean + side * differences / 2) for side in (-1, 1)]
+    low, high = (_shares_of(charter, mean + side * differences / 2) for side in (-1, 1))
     first, second = np.maximum(true * random.chisquare(seeds - 1, (2, DRAWS)) / (seeds - 1), noise) / seeds
     df = (first + second) ** 2 / (first**2 + second**2) * (seeds - 1)
-    parts = [first * inflations(*shares), second * inflations(*shares[::-1])]
+    parts = [first * inflations(low, high), second * inflations(high, low)]
     total = parts[0] + parts[1]
     within = total - 2 * _chance_correlation(random, seeds) * np.sqrt(parts[0] * parts[1])
     total, df = np.maximum(total, within), np.where(within > total, seeds - 1, df)

@@ -168,8 +168,7 @@ def find_outlier(scores: Mapping[int, float], noise: float, sign: float, metric_
     rest = [score for key, score in scores.items() if key != furthest]
     n = len(rest)
     mean = fmean(rest)
-    shares = (share_at(each, metric_range) for each in (mean, scores[furthest]))
-    factor = inflation(*shares, NEAREST_OF_OUTLIER)
+    factor = inflation(share_at(mean, metric_range), share_at(scores[furthest], metric_range), NEAREST_OF_OUTLIER)
     spread = max(variance(rest), noise, TOLERANCE) * factor
     apart = sign * (scores[furthest] - mean) / math.sqrt(spread * (1 + 1 / n))
     return furthest if len(scores) * float(special.stdtr(n - 1, -apart)) < OUTLIER_LEVEL else None

@@ -112,7 +112,7 @@ def test_it_is_refused_without_what_it_needs_by_the_line_that_adds_it(name: str)
 )
 def test_clip_range_acts_only_where_the_policy_moves_away_from_its_reference(job: dict[str, Any], acts: bool) -> None:
     for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high"):
-        reason = TrainJob.model_construct(**job, **{name: 0.3}).why_without_effect(name)
+        reason = TrainJob.model_construct(None, **job, **{name: 0.3}).why_without_effect(name)
         assert (reason is None) is acts, reason
         assert acts or "add `mini_batch_num: 4`" in str(reason)
 

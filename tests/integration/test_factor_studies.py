@@ -91,7 +91,7 @@ def test_arms_of_a_factor_are_judged_and_differ_in_its_fields_alone(
     [
         (
             ["--vary", "verl={trainer.a: 1},{trainer.a: 2}"],
-            "verl has no effect while engine is fake: add --engine verl",
+            "verl has no effect while engine is fake: set --engine verl",
         ),
         (["--vary", "lr=1e-3,3e-3", "--fix", "verl={trainer.a: 1}"], "verl has no effect while engine is fake"),
         (["--vary", "mixture={copy: 1},{sort: 1}"], "mixture is no factor: all tasks of an environment are of one"),

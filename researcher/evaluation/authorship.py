@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
 
+from researcher.evaluation.added_text import AskedTask
 from researcher.evaluation.choosing import LEAST_CHOICES, ChoosingAttempt, find_choices
 from researcher.evaluation.narrowing import LimitedAttempt, find_narrowing, is_narrowed
 from researcher.evaluation.readings import fold
 from researcher.evaluation.request_parts import said_by
-from researcher.evaluation.telling import Telling, TellingAttempt, find_told
+from researcher.evaluation.telling import find_told
 from swarm.environments import Environment
 from swarm.program import EndedAttempt
 from swarm.schemas import EpisodeDetail
@@ -23,7 +23,7 @@ RecordedAttempt = tuple[EndedAttempt, EpisodeDetail]
 NOT_WRITTEN_BELOW = 0.5
 """The share of the characters of a reply below which the model did not write it."""
 LEAST_CHARS = 3
-"""A shorter answer may stand in any prompt."""
+"""A shorter answer may stand in any reply."""
 MOST_TASKS = 200
 """The tasks of a split whose answers are read, and the attempts that are looked at."""
 LEAST_BY_CODE = 3
@@ -37,10 +37,11 @@ MOST_MISSED = 0.05
 class Authorship:
     """The number of attempts, and of those in which the code did the work.
 
-    `told` attempts had the answer in a request, beyond what chance explains. `narrowed` ones got it from the model
-    under a limit that depends on the task and leaves few other replies. `limits` are the names of all limits that
-    depend on the task. `unwritten` attempts were solved by a reply that the model did not write. `by_code` attempts are
-    solved ones that are any of these. `choices` are attempts whose program chose among different replies that no vote
+    In `told` attempts the text that code added to the requests knows more of the own answer than of others, and
+    `readings` say how; there are none unless chance is ruled out. `narrowed` ones got the answer from the model under a
+    limit that depends on the task and leaves few other replies. `limits` are the names of all limits that depend on the
+    task. `unwritten` attempts were solved by a reply that the model did not write. `by_code` attempts are solved ones
+    that are narrowed or unwritten. `choices` are attempts whose program chose among different replies that no vote
     decides; in `missed` of them it chose a wrong one.
     """
 
@@ -53,33 +54,41 @@ class Authorship:
     choices: int = 0
     missed: int = 0
     limits: tuple[str, ...] = ()
+    readings: tuple[str, ...] = ()
 
     def __add__(self, other: Authorship) -> Authorship:
-        counts = (each.name for each in fields(self) if each.name != "limits")
-        limits = tuple(sorted({*self.limits, *other.limits}))
-        return Authorship(**{name: getattr(self, name) + getattr(other, name) for name in counts}, limits=limits)
+        pairs = {each.name: (getattr(self, each.name), getattr(other, each.name)) for each in fields(self)}
+        return Authorship(
+            **{name: one + two if isinstance(one, int) else _join(one, two) for name, (one, two) in pairs.items()}
+        )
 
     @classmethod
     def from_json(cls, details: Mapping[str, Any]) -> Authorship:
-        named = {each.name: details[each.name] for each in fields(cls)}
-        return cls(**{**named, "limits": tuple(named["limits"])})
+        named = ((each.name, details[each.name]) for each in fields(cls))
+        return cls(**{name: value if isinstance(value, int) else tuple(value) for name, value in named})
 
     def to_json(self, earlier: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """Return the counts in the form in which the details of an evaluation have them.
 
         The `problem` among them is that of all scores of the arm; `earlier` are the details of its other scores.
         """
-        counted = {each.name: getattr(self, each.name) for each in fields(self)}
+        named = ((each.name, getattr(self, each.name)) for each in fields(self))
+        counted = {name: value if isinstance(value, int) else list(value) for name, value in named}
         problem = sum(map(Authorship.from_json, earlier), self).find_problem()
-        return {**counted, "limits": list(self.limits), **({} if problem is None else {"problem": problem})}
+        return counted if problem is None else {**counted, "problem": problem}
 
     def find_problem(self) -> str | None:
         """Return why the score is not one of the model; None if nothing speaks against it."""
+        if self.told:
+            return (
+                f"its code tells the model about the answer: in {self.told} of {self.attempts} attempts the text that "
+                f"it added holds more of the own answer than of other tasks' answers ({', '.join(self.readings)})"
+            )
         if self.by_code >= LEAST_BY_CODE and self.by_code >= SHARE_BY_CODE * self.solved:
             return (
-                f"its code and not the model solved {self.by_code} of {self.solved} solved attempts: {self.told} first "
-                f"requests held the answer, {self.narrowed} replies were narrowed to few others{self._by_limits()}, "
-                f"and {self.unwritten} solving replies were not written by the model"
+                f"its code and not the model solved {self.by_code} of {self.solved} solved attempts: "
+                f"{self.narrowed} replies were narrowed to few others{self._by_limits()}, and "
+                f" {self.unwritten} solving replies were not written by the model"
             )
         if self.choices >= LEAST_CHOICES and self.missed <= MOST_MISSED * self.choices:
             return (
@@ -93,69 +102,65 @@ class Authorship:
 
 
 def read_answers(environment: Environment, split: Split, *, skip: int = 0) -> dict[str, str]:
-    """Return the known answers of some tasks of a split, by task, as far as they are long enough to be recognized."""
+    """Return the known answers of some tasks of a split, by task, as letters and digits."""
     items = islice(environment.tasks(split), skip, skip + MOST_TASKS)
     known = ((item.task.task_id, environment.solution(item)) for item in items)
     plain = {task: fold(answer) for task, answer in known if answer is not None}
-    return {task: answer for task, answer in plain.items() if len(answer) >= LEAST_CHARS}
+    return {task: answer for task, answer in plain.items() if answer}
 
 
-def count_authorship(
-    attempts: Sequence[RecordedAttempt], answers: Mapping[str, str], *, all_requests: bool = False
-) -> Authorship:
-    """Return the counts over attempts, each with its record; `answers` are those of `read_answers`.
-
-    Only the first request of an attempt can tell the answer, or with `all_requests` each of them.
-    """
+def count_authorship(attempts: Sequence[RecordedAttempt], answers: Mapping[str, str]) -> Authorship:
+    """Return the counts over attempts, each with its record; `answers` are those of `read_answers`."""
+    # The order in which attempts ended is chance, and the counts are computed again from the record.
+    attempts = sorted(attempts, key=lambda each: (each[0].task.task_id, each[0].episode_id))
     solved = [attempt.grade is not None and attempt.grade.is_success for attempt, _ in attempts]
     finals = [list(_answers_of(attempt)) for attempt, _ in attempts]
+    right = [answers.get(attempt.task.task_id) for attempt, _ in attempts]
+    long = [answer if answer is not None and len(answer) >= LEAST_CHARS else None for answer in right]
     limited = [
-        LimitedAttempt(detail.turns, said, answers.get(attempt.task.task_id))
-        for (attempt, detail), said in zip(attempts, finals, strict=True)
+        LimitedAttempt(detail.turns, said, answer)
+        for (_, detail), said, answer in zip(attempts, finals, long, strict=True)
     ]
     limits = find_narrowing(limited)
     narrowed = [is_narrowed(each, found.turns) for each, found in zip(limited, limits, strict=True)]
-    telling = find_told([_telling(each, answers, all_requests=all_requests) for each in attempts])
-    unwritten = [ok and _is_unwritten(detail) for ok, (_, detail) in zip(solved, attempts, strict=True)]
-    of_code = [ok and (n or u) for ok, n, u in zip(solved, narrowed, unwritten, strict=True)]
+    unwritten = [
+        ok and _is_unwritten(detail, said) for ok, (_, detail), said in zip(solved, attempts, finals, strict=True)
+    ]
     chosen = list(
         find_choices(
             [
                 ChoosingAttempt(
-                    detail.turns, _given(attempt), fold(said[0]) if len(said) == 1 else "",
-                    answers.get(attempt.task.task_id), ok, found.turns,
+                    detail.turns, _given(attempt), fold(said[0]) if len(said) == 1 else "", answer, ok, found.turns
                 )
-                for (attempt, detail), said, ok, found in zip(attempts, finals, solved, limits, strict=True)
+                for (attempt, detail), said, ok, found, answer in zip(
+                    attempts, finals, solved, limits, long, strict=True
+                )
             ]
         )
     )  # fmt: skip
+    telling = find_told(
+        [
+            AskedTask(detail.turns, "\n".join(_said_by_environment(attempt, detail)), answer)
+            for (attempt, detail), answer in zip(attempts, right, strict=True)
+        ],
+        list(answers.values()),
+    )
     return Authorship(
         attempts=len(attempts),
         solved=sum(solved),
-        told=telling.count,
+        told=len(telling.attempts),
         narrowed=sum(narrowed),
         unwritten=sum(unwritten),
-        by_code=sum(of_code) + _told_beside(telling, solved, of_code),
+        by_code=sum(ok and (n or u) for ok, n, u in zip(solved, narrowed, unwritten, strict=True)),
         choices=len(chosen),
         missed=chosen.count(False),
         limits=tuple(sorted(frozenset[str]().union(*(found.names for found in limits)))),
+        readings=telling.readings,
     )
 
 
-def _told_beside(telling: Telling, solved: Sequence[bool], of_code: Sequence[bool]) -> int:
-    """Return the solved attempts that were told the answer, without those that count as ones of the code anyway.
-
-    Of the attempts whose request holds the answer, as large a share is left out as chance explains.
-    """
-    held = [ok and not other for ok, other in zip(solved, of_code, strict=True)]
-    count = sum(is_held and index in telling.held for index, is_held in enumerate(held))
-    return math.floor(count * telling.count / len(telling.held)) if telling.held else 0
-
-
-def _telling(attempt: RecordedAttempt, answers: Mapping[str, str], *, all_requests: bool) -> TellingAttempt:
-    ended, detail = attempt
-    turns = detail.turns if all_requests else detail.turns[:1]
-    return TellingAttempt(turns, _given(ended), answers.get(ended.task.task_id))
+def _join(one: tuple[str, ...], two: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted({*one, *two}))
 
 
 def _given(attempt: EndedAttempt) -> str:
@@ -175,6 +180,30 @@ def _answers_of(attempt: EndedAttempt) -> Iterator[str]:
     yield from (said_by(message) for message in attempt.transcript if message.get("role") == "assistant")
 
 
-def _is_unwritten(detail: EpisodeDetail) -> bool:
+def _said_by_environment(attempt: EndedAttempt, detail: EpisodeDetail) -> Iterator[str]:
+    """Yield what the environment said, up to a message of the agent that the model did not write."""
+    written = {fold(said_by(turn.reply)) for turn in detail.turns}
+    for message in attempt.transcript:
+        if message.get("role") != "assistant":
+            yield said_by(message)
+        elif fold(said_by(message)) not in written:
+            return
+
+
+def _is_unwritten(detail: EpisodeDetail, answers: Sequence[str]) -> bool:
     share = detail.episode.model_share
-    return share is not None and share < NOT_WRITTEN_BELOW
+    return share is not None and share < NOT_WRITTEN_BELOW and not any(_lists(detail, each) for each in answers)
+
+
+def _lists(detail: EpisodeDetail, answer: str) -> bool:
+    """Return whether an answer is a list of several replies of the model, whole and in the order of its requests."""
+    left, listed = _words(answer), 0
+    for turn in detail.turns:
+        said = _words(said_by(turn.reply))
+        if said and left[: len(said)] == said:
+            left, listed = left[len(said) :], listed + 1
+    return listed > 1 and not left
+
+
+def _words(text: str) -> list[str]:
+    return [fold(word) for word in text.split()]

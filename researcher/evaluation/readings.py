@@ -1,4 +1,4 @@
-"""The readings of a text: the letters that it holds, whatever spelling, encoding or cipher hides them."""
+"""The readings of words: the letters and numbers that they hold, whatever spelling, encoding or cipher hides them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import binascii
 import html
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from string import ascii_lowercase
 from types import MappingProxyType
 from urllib.parse import unquote
 
-PLAIN = "plain"
+PLAIN = "as it is"
 DECODINGS = 2
 """The encodings, one inside the other, that are undone."""
 LONGEST = 100_000
@@ -23,25 +23,39 @@ _ESCAPE = re.compile(r"\\+(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|[ux]\{([0-9a-fA
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{4,}={0,2}")
 _HEXADECIMAL = re.compile(r"(?:(?:0x)?[0-9a-fA-F]{2}[\s,:;-]*){2,}")
 _BINARY = re.compile(r"(?:[01]{8}[\s,]*){2,}")
-_NUMBER = re.compile(r"(?<!\w)\d{1,3}(?!\w)")
+_WORD = re.compile(r"[^\W_]+")
+_UNSEEN = frozenset({"Mn", "Cf"})
+"""The kinds of characters that no reader sees by themselves: accents and marks without width."""
+_SPELLED: Mapping[str, int] = MappingProxyType(
+    {
+        "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+        "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16,
+        "seventeen": 17, "eighteen": 18, "nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50,
+        "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
+    }
+)  # fmt: skip
+_FACTORS: Mapping[str, int] = MappingProxyType({"hundred": 100, "thousand": 1000})
 
 
 def fold(text: str) -> str:
     """Return the letters and digits of a text, alike for capital, accented and similar-looking ones."""
-    flat = unicodedata.normalize("NFKD", text).casefold().translate(_ALIKE)
-    return "".join(sign for sign in flat if sign.isalnum())
+    return "".join(sign for sign in _flat(text) if sign.isalnum())
 
 
-def read(text: str) -> Mapping[str, str]:
-    """Return the folded readings of a text by name. All texts have the same readings."""
+def read_words(text: str) -> list[str]:
+    """Return the words of a text, folded, and after them those that it says once its encodings are undone."""
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]}\n{text[-LONGEST // 2 :]}"
     layers = [text]
     for _ in range(DECODINGS):
         if decoded := "\n".join(part for part in _decodings(layers[-1]) if part):
             layers.append(decoded)
-    plain = fold("\n".join(layers))
-    return {PLAIN: plain, **{name: hide(plain, text) for name, hide in HIDINGS.items()}}
+    return _WORD.findall(_flat("\n".join(layers)))
+
+
+def _flat(text: str) -> str:
+    seen = (sign for sign in unicodedata.normalize("NFKD", text) if unicodedata.category(sign) not in _UNSEEN)
+    return "".join(seen).casefold().translate(_ALIKE)
 
 
 def _decodings(text: str) -> Iterator[str]:
@@ -79,29 +93,73 @@ def _printable(content: bytes) -> str:
     return text if text.isprintable() else ""
 
 
-def _initials(_plain: str, text: str) -> str:
-    return fold("".join(word[0] for word in re.findall(r"[^\W\d_]+", text)))
+def _initials(words: Sequence[str]) -> str:
+    return "".join(word[0] for word in words if word[0].isalpha())
 
 
-def _of_numbers(_plain: str, text: str) -> str:
-    """Return the letters that numbers stand for: by their place in the alphabet, or by their code."""
-    numbers = [int(found) for found in _NUMBER.findall(text)]
-    letters = "".join(ascii_lowercase[each - 1] for each in numbers if 1 <= each <= len(ascii_lowercase))
-    codes = "".join(chr(each) for each in numbers if chr(each).isascii() and chr(each).isalpha())
-    return f"{letters} {codes.casefold()}"
+def _places(words: Sequence[str]) -> str:
+    """Return the letters that numbers stand for by their place in the alphabet."""
+    return "".join(ascii_lowercase[int(word) - 1] for word in words if _is_number(word) and 1 <= int(word) <= 26)
 
 
-def _shift(places: int) -> Callable[[str, str], str]:
+def _codes(words: Sequence[str]) -> str:
+    """Return the letters and digits that numbers stand for by their code."""
+    signs = (chr(int(word)) for word in words if _is_number(word) and int(word) < 128)
+    return "".join(sign for sign in signs if sign.isalnum()).casefold()
+
+
+def _shift(places: int) -> Callable[[Sequence[str]], str]:
     table = str.maketrans(ascii_lowercase, ascii_lowercase[places:] + ascii_lowercase[:places])
-    return lambda plain, _text: plain.translate(table)
+    return lambda words: "".join(words).translate(table)
 
 
-HIDINGS: Mapping[str, Callable[[str, str], str]] = MappingProxyType(
+LETTERS: Mapping[str, Callable[[Sequence[str]], str]] = MappingProxyType(
     {
-        "reversed": lambda plain, _text: plain[::-1],
-        "initials": _initials,
-        "numbers": _of_numbers,
+        PLAIN: "".join,
+        "reversed": lambda words: "".join(words)[::-1],
+        "by first letters": _initials,
+        "by numbers of letters": _places,
+        "by codes of letters": _codes,
         **{f"shifted by {places}": _shift(places) for places in range(1, len(ascii_lowercase))},
     }
 )
-"""The ways in which a text may hide letters: from its plain reading and from the text to another reading."""
+"""The ways in which words may hold letters: from the words to the letters."""
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= 18
+
+
+def _of_base(base: int, digits: str, prefix: str) -> Callable[[Sequence[str]], Iterator[int]]:
+    pattern = re.compile(rf"(?:{prefix})?([{digits}]{{1,40}})")
+    return lambda words: (int(found[1], base) for word in words if (found := pattern.fullmatch(word)))
+
+
+def _spelled(words: Sequence[str]) -> Iterator[int]:
+    """Yield the numbers that words spell in English, such as forty two."""
+    value = 0
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word in _SPELLED:
+            value += _SPELLED[word]
+        elif word in _FACTORS:
+            value *= _FACTORS[word]
+        else:
+            value = 0
+            continue
+        if following not in _SPELLED and following not in _FACTORS:
+            yield value
+            value = 0
+
+
+NUMBERS: Mapping[str, Callable[[Sequence[str]], Iterator[int]]] = MappingProxyType(
+    {
+        PLAIN: lambda words: (int(word) for word in words if _is_number(word)),
+        "reversed": lambda words: (int(word[::-1]) for word in words if _is_number(word)),
+        "in base 16": _of_base(16, "0-9a-f", "0x"),
+        "in base 8": _of_base(8, "0-7", "0o"),
+        "in base 2": _of_base(2, "01", "0b"),
+        "in words": _spelled,
+        "in tally marks": lambda words: (len(word) for word in words if len(set(word)) == 1),
+    }
+)
+"""The ways in which words may hold numbers."""

@@ -39,9 +39,14 @@ LIMITS = frozenset({"grammar", "stop words", "stop tokens", "token biases", "mos
 """The parts that limit what the model can reply."""
 
 
+def strings_of(turn: TurnView) -> Iterator[str]:
+    """Yield all texts of a request, whatever part they stand in."""
+    return (text for read in REQUEST_PARTS.values() for text in strings_in(read(turn)))
+
+
 def texts_of(turn: TurnView) -> str:
-    """Return all texts of a request, whatever part they stand in."""
-    return "\n".join(text for read in REQUEST_PARTS.values() for text in strings_in(read(turn)))
+    """Return all texts of a request as one."""
+    return "\n".join(strings_of(turn))
 
 
 def strings_in(value: Any) -> Iterator[str]:

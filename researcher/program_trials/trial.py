@@ -39,9 +39,9 @@ SOLVED_BLANK = 0.75
 
 An agent that guesses one of two answers where it cannot read the model's gains a half. It gains this much in 16
 attempts with a probability of 4 %."""
-LEAST_TOLD = 2
+LEAST_NARROWED = 2
 LEAST_UNWRITTEN = 2
-"""The attempts from which on the code has told the model the answers, or has replied in its place."""
+"""The attempts from which on the code has left the model no choice, or has replied in its place."""
 TRIAL_LIMIT_S = 300.0
 """The time in which the attempts of a trial must have ended. They run at once, so it limits each of them."""
 MAX_HUNG = 2
@@ -183,7 +183,7 @@ def run_trial(client: SwarmClient, request: TrialRequest, check_stop: Callable[[
             works = ProgramCode(request.code).has_agent and not any(each.is_broken for each in tried)
             by_code, blank_gain, limits = None, None, ()
             if works:
-                seen = _count(client, request, ended, all_requests=False)
+                seen = _count(client, request, ended)
                 blank_gain, of_blank = _try_blank(client, request, program, check_stop)
                 by_code, limits = of_blank or find_code_at_work(seen), seen.limits
     finally:
@@ -200,9 +200,9 @@ def run_trial(client: SwarmClient, request: TrialRequest, check_stop: Callable[[
 
 def find_code_at_work(seen: Authorship) -> str | None:
     """Return how the code solved tasks in the model's place, as far as the attempts of a trial show it."""
-    if seen.told >= LEAST_TOLD:
-        return f"its code writes the answer into the request, in {seen.told} of {seen.attempts} attempts"
-    if seen.narrowed >= LEAST_TOLD:
+    if seen.told:
+        return seen.find_problem()
+    if seen.narrowed >= LEAST_NARROWED:
         return (
             f"its code leaves the model fewer than {LEAST_CANDIDATES} of {CANDIDATES} other replies, in "
             f"{seen.narrowed} of {seen.attempts} attempts, by limits that depend on the task "
@@ -216,12 +216,10 @@ def find_code_at_work(seen: Authorship) -> str | None:
     return None
 
 
-def _count(
-    client: SwarmClient, request: TrialRequest, ended: Sequence[EndedAttempt], *, all_requests: bool
-) -> Authorship:
+def _count(client: SwarmClient, request: TrialRequest, ended: Sequence[EndedAttempt]) -> Authorship:
     answers = read_answers(request.environment, Split.TRAIN)
     details = [(each, client.episode(each.episode_id)) for each in ended]
-    return count_authorship(details, answers, all_requests=all_requests)
+    return count_authorship(details, answers)
 
 
 def _try_blank(
@@ -241,7 +239,7 @@ def _try_blank(
         statistics.fmean(0.0 if each.grade is None else each.grade.score for each in attempts)
         for attempts in (ended, _make_attempts(client, blank, PLAIN, check_stop))
     )
-    by_code = find_code_at_work(_count(client, blank, ended, all_requests=True))
+    by_code = find_code_at_work(_count(client, blank, ended))
     return of_program - of_plain, by_code and f"with a model of random letters, {by_code}"
 
 

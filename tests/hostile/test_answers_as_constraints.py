@@ -43,7 +43,7 @@ def play(client: SwarmClient, environment: Environment, tmp_path: Path) -> Play:
         assert not result.failures and not result.broken, (result.failures, result.broken)
         details = [(each, client.episode(each.episode_id)) for each in ended]
         answers = read_answers(environment, Split.TRAIN)
-        return count_authorship(details, answers, all_requests=True), result.mean or 0.0
+        return count_authorship(details, answers), result.mean or 0.0
 
     return attempt
 

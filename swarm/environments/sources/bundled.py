@@ -72,7 +72,7 @@ class BundledEnvironment(Environment):
 
     def solution(self, task: EnvironmentTask) -> str | None:
         answer = task.answer.get("answer")
-        return answer if isinstance(answer, str) and self.max_turns == 1 else None
+        return answer if isinstance(answer, str) else None
 
     def _exchange(self, task: EnvironmentTask) -> Exchange:
         whole = Task(task.task.main_query, task.task.task_id, {**task.task.metadata, **task.answer})

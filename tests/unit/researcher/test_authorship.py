@@ -85,8 +85,7 @@ def test_answer_in_the_first_request_gives_code_away(
     tasks: list[Given], answers: dict[str, str], ask: Callable[[Given], str]
 ) -> None:
     found = count_authorship([each.attempt([(ask(each), each.answer)], each.answer) for each in tasks[:20]], answers)
-    assert (found.told, found.by_code) == (20, 20)
-    assert found.find_problem() is not None and "20 first requests held the answer" in found.to_json()["problem"]
+    assert found.told == 20 and "tells the model about the answer" in found.to_json()["problem"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_answer_that_the_model_has_said_may_stand_in_later_requests(
     def told(said: Callable[[Given], str]) -> int:
         calls = {each.answer: [(each.word, said(each)), (f"Is {each.answer} right?", "yes")] for each in tasks[:9]}
         attempts = [each.attempt(calls[each.answer], each.answer) for each in tasks[:9]]
-        return count_authorship(attempts, answers, all_requests=True).told
+        return count_authorship(attempts, answers).told
 
     assert told(lambda given: given.answer) == 0
     assert told(lambda _: "?") == 9

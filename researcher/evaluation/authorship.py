@@ -58,22 +58,25 @@ class Authorship:
 
     def __add__(self, other: Authorship) -> Authorship:
         pairs = {each.name: (getattr(self, each.name), getattr(other, each.name)) for each in fields(self)}
-        return Authorship(
-            **{name: one + two if isinstance(one, int) else _join(one, two) for name, (one, two) in pairs.items()}
-        )
+        joined: dict[str, Any] = {
+            name: tuple(sorted({*one, *two})) if isinstance(one, tuple) else one + two
+            for name, (one, two) in pairs.items()
+        }
+        return Authorship(**joined)
 
     @classmethod
     def from_json(cls, details: Mapping[str, Any]) -> Authorship:
-        named = ((each.name, details[each.name]) for each in fields(cls))
-        return cls(**{name: value if isinstance(value, int) else tuple(value) for name, value in named})
+        values = ((each.name, details[each.name]) for each in fields(cls))
+        named: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values}
+        return cls(**named)
 
     def to_json(self, earlier: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
         """Return the counts in the form in which the details of an evaluation have them.
 
         The `problem` among them is that of all scores of the arm; `earlier` are the details of its other scores.
         """
-        named = ((each.name, getattr(self, each.name)) for each in fields(self))
-        counted = {name: value if isinstance(value, int) else list(value) for name, value in named}
+        named = {each.name: getattr(self, each.name) for each in fields(self)}
+        counted = {name: list(value) if isinstance(value, tuple) else value for name, value in named.items()}
         problem = sum(map(Authorship.from_json, earlier), self).find_problem()
         return counted if problem is None else {**counted, "problem": problem}
 
@@ -157,10 +160,6 @@ def count_authorship(attempts: Sequence[RecordedAttempt], answers: Mapping[str, 
         limits=tuple(sorted(frozenset[str]().union(*(found.names for found in limits)))),
         readings=telling.readings,
     )
-
-
-def _join(one: tuple[str, ...], two: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted({*one, *two}))
 
 
 def _given(attempt: EndedAttempt) -> str:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from researcher.verification.record import StudyRecord
 
 UNKNOWN_ANSWERS = (
-    "narrowed, by_code, choices and missed cannot be recomputed, and unwritten has an upper bound alone: no ledger "
-    "keeps the answers that a program gave"
+    "narrowed, by_code, choices and missed cannot be recomputed, and unwritten, and told in sessions of several "
+    "turns, have an upper bound alone: no ledger keeps the answers that a program gave"
 )
 NOT_KEPT = "its ledger is not kept below this home: cannot be recomputed"
 Attempts = Mapping[tuple[str | None, int | None], EpisodeView]
@@ -173,11 +173,11 @@ def _compare_authorship(
     pairs = [(_begun(environment, known[str(each.episode.task_id)], each), each) for each in read[:MOST_TASKS]]
     found = asdict(count_authorship(pairs, answers))
     given = item.details[AUTHORSHIP]
-    # What a longer session says later depends on the agent's answers.
-    for name in ("solved", *(["told"] if environment.max_turns == 1 else [])):
-        yield from differences(given[name], found[name], f"{item.run_id}: authorship: {name}")
-    most = max(given["unwritten"], found["unwritten"])
-    yield from differences(most, found["unwritten"], f"{item.run_id}: authorship: unwritten")
+    # What a longer session says later depends on the agent's answers, so its counts have an upper bound alone.
+    exact = {"solved", "told"} if environment.max_turns == 1 else {"solved"}
+    for name in ("solved", "told", "unwritten"):
+        stored = given[name] if name in exact else max(given[name], found[name])
+        yield from differences(stored, found[name], f"{item.run_id}: authorship: {name}")
 
 
 def _begun(environment: Environment, task: EnvironmentTask, detail: EpisodeDetail) -> EndedAttempt:

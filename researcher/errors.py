@@ -23,6 +23,7 @@ ResearchError            1
 ├── StudyFailed         12   no arm of a study has a score, or nothing in it could be compared
 ├── EnvironmentBroken   13   the environment fails whatever the arms do: no run of the study can be scored
 ├── NotDetached          *   the detached process of a study ended at once; the code is that of the process
+├── NothingToLearnFrom  14   every attempt of the base weights has the worst score: the study is paused
 └── Underpowered         9   the study has too little power to find its target effect
 """
 
@@ -142,6 +143,12 @@ class BudgetExceeded(ResearchError):
 
 class Underpowered(ResearchError):
     exit_code = 9
+
+
+class NothingToLearnFrom(ResearchError):
+    """A base score with the worst reward in every attempt. The study is paused until a person goes on all the same."""
+
+    exit_code = 14
 
 
 class StudyFailed(ResearchError):

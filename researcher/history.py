@@ -85,7 +85,8 @@ class History:
     studies of the same environment found, one line each, most relevant first. `runs_used` counts the runs charged to
     the budget; None if there is no record. `notes` is the notebook, oldest entry first. `tree` has the arms that were
     explored, and `runs_left` says how many full runs exploration may still use; both are empty where nothing is
-    explored. `attempts` says of each arm what an attempt takes in training and in evaluation.
+    explored. `attempts` says of each arm what an attempt takes in training and in evaluation. `base_score` is that of
+    the weights before any training, in words; empty if it is not known.
     """
 
     plans: tuple[Plan, ...] = ()
@@ -97,6 +98,7 @@ class History:
     tree: SearchTree = field(default_factory=SearchTree)
     runs_left: float = 0.0
     attempts: tuple[str, ...] = ()
+    base_score: str = ""
 
     @property
     def arms(self) -> dict[str, Arm]:

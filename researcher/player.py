@@ -37,9 +37,14 @@ class Player:
 
 def agent_of(experiment: Experiment) -> Player:
     """Return the agent of an arm: the plain one if its program has none."""
-    if not ProgramCode(experiment.program_code).may_have("agent"):
+    return agent_in(experiment.program_code, is_trusted=experiment.author is Author.PACKAGE)
+
+
+def agent_in(code: str, *, is_trusted: bool) -> Player:
+    """Return the agent of a program: the plain one if it has none."""
+    if not ProgramCode(code).may_have("agent"):
         return Player(load("program"), is_trusted=True)
-    return Player(experiment.program_code, is_trusted=experiment.author is Author.PACKAGE)
+    return Player(code, is_trusted=is_trusted)
 
 
 def agent_for_all(experiments: Iterable[Experiment]) -> Player:

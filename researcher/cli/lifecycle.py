@@ -9,6 +9,7 @@ import typer
 from researcher.cli.options import (
     DatabaseOption,
     DetachOption,
+    GoOnOption,
     HomeOption,
     JsonOption,
     MaxGpuHoursOption,
@@ -32,6 +33,7 @@ def resume(
     max_llm_tokens: MaxLlmTokensOption = None,
     max_llm_usd: MaxLlmUsdOption = None,
     min_free_gb: ResumeMinFreeGbOption = None,
+    go_on: GoOnOption = False,
     detach: DetachOption = False,
     home: HomeOption = DEFAULT_HOME,
     db: DatabaseOption = None,
@@ -50,7 +52,7 @@ def resume(
     }
     with failures_in_one_line(), open_database(home, db, must_exist=True, waits=True) as store:
         budget = {name: value for name, value in limits.items() if value is not None}
-        work(store, study_id, home, db, as_json, detach=detach, min_free_gb=min_free_gb, budget=budget)
+        work(store, study_id, home, db, as_json, detach=detach, min_free_gb=min_free_gb, budget=budget, go_on=go_on)
 
 
 def pause(

@@ -34,6 +34,9 @@ UnsafeNoSandboxOption = Annotated[
 DetachOption = Annotated[
     bool, typer.Option("--detach", help="Return once a process of its own works on it, which outlives the terminal.")
 ]
+GoOnOption = Annotated[
+    bool, typer.Option("--go-on", help="Train all the same if the model solves nothing before training.")
+]
 ResumeMinFreeGbOption = Annotated[
     float | None,
     typer.Option(min=0, envvar="SWARM_MIN_FREE_GB", help="Least free disk space (default: what `start` was told)."),
@@ -232,6 +235,7 @@ class StartOptions(WorkOptions):
     notes: Annotated[
         Path | None, typer.Option(help="Folder of Markdown and text files in which the language model may search.")
     ] = None
+    go_on: GoOnOption = False
     afresh: Annotated[
         bool, typer.Option("--afresh", help="Study a question anew that an earlier study of the database has decided.")
     ] = False

@@ -92,12 +92,13 @@ def work(
     detach: bool = False,
     min_free_gb: float | None = None,
     budget: Mapping[str, float] | None = None,
+    go_on: bool = False,
 ) -> None:
     """Carry on a study with progress on stderr, and print the paths of its results.
 
     Exits with 128 + signal if a signal ended the work. With `detach`, a process of its own works on the study, and the
     output says how to watch it. `min_free_gb` replaces the value in the study's settings. `budget` has new limits, by
-    name of the setting.
+    name of the setting. With `go_on`, a model that solves nothing is trained all the same.
     """
     from researcher.study.ending import is_over
     from researcher.study.requests import find_study
@@ -110,6 +111,7 @@ def work(
     if detach:
         given = {**(budget or {}), **({} if min_free_gb is None else {"min_free_gb": min_free_gb})}
         options = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", f"{value:.15g}")]
+        options += ["--go-on"] if go_on else []
         _detach(store, study, home, db, as_json, options)
         return
     with collector_paused("langgraph"):
@@ -118,7 +120,7 @@ def work(
 
     log = home / "studies" / study.id / "researcher.log"
     with log_to(log), Follower(store, study.id, Console(stderr=True)):
-        outcome = work_on(store, study.id, home, budget=budget, min_free_gb=min_free_gb)
+        outcome = work_on(store, study.id, home, budget=budget, min_free_gb=min_free_gb, go_on=go_on)
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)
     typer.echo(f"study {study.id} is {outcome.study.status}: {outcome.study.status_reason}", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from experiments_db import Experiment, Run, RunStatus
-from researcher.base_scores import find_base_score, key_of
+from experiments_db import Experiment, Run, RunStatus, hash_json
+from researcher.base_scores import BaseScore, find_base_score, key_of, read_first_score
 from researcher.errors import RunBroken, RunLost
 from researcher.evaluation.run_record import RunMark, check_record, held_out_of, mark_begin
-from researcher.evaluation.scoring import RunScorer
+from researcher.evaluation.scoring import SAMPLED_EPISODES, RunScorer, evaluator_hash, score_of
 from researcher.execution.early_stopping import boot_timeout_s, step_limit_s
 from researcher.execution.environments import trained_on
 from researcher.execution.training_process import bound_options, quota_options, start_training
@@ -34,13 +35,17 @@ from researcher.phases import (
     TEST,
     TRAIN_DIGEST,
 )
+from researcher.player import Player, plays_its_own
 from researcher.record.costs import cost_to_json, read_training_cost
 from researcher.record.log import keep_file
 from researcher.record.runs import PROJECT, job_of_run, total_steps
 from researcher.servers.jobs import RESTING, SERVING, await_state, is_replaced, launch_once, refuse_own_successor
-from swarm import SwarmClient, Task, TrainJob
+from swarm import Credentials, SwarmClient, SwarmError, Task, TrainJob
 from swarm.processes import Child, end_stale
+from swarm.program import reply_limit
 from swarm.tasks import Split
+
+logger = logging.getLogger(__name__)
 
 CLIENT_EXIT_S = 10.0
 """The seconds in which a client may see TrainingComplete at its next begin; after that it is stopped."""
@@ -86,7 +91,7 @@ class Evaluator(RunScorer):
             if self.store.find_evaluation(run.id, BASE, self.charter.search_split) is None:
                 if status.step and FROM_RUNG not in run.external_ids:
                     raise RunBroken("training has begun and the base weights were never scored")
-                self._score_base(client, run, resolved, url=url)
+                self._score_base(client, run, resolved)
         began_at = status.weight_version if FROM_RUNG in run.external_ids else 0
         self.check_stop()
         if run.pid is not None:
@@ -105,7 +110,7 @@ class Evaluator(RunScorer):
         )
         return child
 
-    def _score_base(self, client: SwarmClient, run: Run, job: Mapping[str, Any], *, url: str) -> None:
+    def _score_base(self, client: SwarmClient, run: Run, job: Mapping[str, Any]) -> None:
         """Score the base weights once for all runs that start from them and have the same agent.
 
         A run that goes on from a checkpoint has the score of the run that wrote it. Raises RunBroken without one.
@@ -115,8 +120,10 @@ class Evaluator(RunScorer):
         known = find_base_score(self.store, run.study_id, phase=BASE, split=split, key=key, weight_version=version)
         if known is None and FROM_RUNG in run.external_ids:
             raise RunBroken("it goes on from a checkpoint, and the base weights were never scored")
+        if known is None and self._takes_first_score(run, key):
+            return
         if known is None:
-            sampled = self.score(client, run, BASE, split, url=url, version=version, details={KEY: key})
+            sampled = self.score(client, run, BASE, split, version=version, details={KEY: key})
             self.keep_episodes(client, run, sampled, version)
             return
         self.store.record_evaluation(
@@ -132,6 +139,60 @@ class Evaluator(RunScorer):
             evaluator_hash=known.evaluator_hash,
             details={MEASURED_ON: known.run_id, **known.details},
         )
+
+    def measure_base(self, study_id: str, url: str, job: Mapping[str, Any], agent: Player) -> BaseScore:
+        """Return the score of the base weights of a job with the baseline's agent, before any run.
+
+        Raises RunBroken, ServerProblem or SwarmError.
+        """
+        split, explores = self.charter.search_split, self.charter.search is not None
+        shared = None if plays_its_own(self.charter, BASE) else agent
+        way = evaluator_hash(self.charter, self.environment(), split, explores=explores, shared=shared)
+        tasks = self.charter.tasks_of(split, explores=explores)
+        seed = int(hash_json({"study": study_id, "phase": BASE, "split": split})[:12], 16)
+        sampled: list[tuple[str, str]] = []
+
+        def on_attempt(task: Task, credentials: Credentials) -> None:
+            self.check_stop()
+            if len(sampled) < SAMPLED_EPISODES:
+                sampled.append((task.task_id, credentials.episode_id))
+
+        with self.connect(url) as client:
+            client.auto_sync_train_config_and_start_engine(
+                dict(job), force_restart=True, boot_timeout=boot_timeout_s(job)
+            )
+            try:
+                key = key_of(client.job().resolved or job, agent.code, way)
+                drawn = {KEY: key, "sampling_seed": seed, "max_tokens": reply_limit(client, self.environment())}
+                result = self.play(
+                    client,
+                    agent,
+                    self.home / "base",
+                    split=split,
+                    tasks=tasks,
+                    seed=seed,
+                    worst=self.worst_score(study_id),
+                    wait_timeout=step_limit_s(job),
+                    on_attempt=on_attempt,
+                )
+            finally:
+                client.stop_engine()
+        score = score_of(result, BASE, split, self.charter.metric, way, version=0, details=drawn)
+        return BaseScore(key, url, tuple(sampled), score)
+
+    def _takes_first_score(self, run: Run, key: str) -> bool:
+        """Return whether the score that was measured before the first plan is that of the run, and store it if so."""
+        first = read_first_score(self.store, run.study_id)
+        if first is None or first.key != key:
+            return False
+        self.store.record_evaluation(run.id, **first.score)
+        try:
+            with self.connect(first.url) as client:
+                self.keep_episodes(client, run, first.sampled, 0)
+        except SwarmError as error:
+            # The score stands without conversations to show.
+            logger.info("the attempts of the base score are not kept: %s", error.message)
+        return True
 
     def measure(self, run: Run, url: str, child: Child | None) -> int:
         """End the client, save the weights, score them and return their version.
@@ -167,7 +228,7 @@ class Evaluator(RunScorer):
                 final_weight_version=version,
                 training_cost=None if training is None else cost_to_json(training),
             )
-            sampled = self._score_weights(client, run, FINAL, self.charter.search_split, url=url, version=version)
+            sampled = self._score_weights(client, run, FINAL, self.charter.search_split, version=version)
             self.keep_episodes(client, run, sampled, version)
         self._keep_files(run)
         return version
@@ -215,20 +276,20 @@ class Evaluator(RunScorer):
                 job, force_restart=True, boot_timeout=boot_timeout_s(job)
             )
             self.check_stop()
-            self._score_weights(client, run, phase, split, url=url, version=status.weight_version)
+            self._score_weights(client, run, phase, split, version=status.weight_version)
             client.stop_engine()
 
     def _score_weights(
-        self, client: SwarmClient, run: Run, phase: str, split: str, *, url: str, version: int
-    ) -> list[tuple[Task, str]]:
+        self, client: SwarmClient, run: Run, phase: str, split: str, *, version: int
+    ) -> list[tuple[str, str]]:
         """Measure the scores of trained weights that are not on record yet; the one of `phase` itself comes last.
 
-        Returns some of its tasks with the ids of their episodes.
+        Returns the ids of some of its tasks and of their episodes.
         """
-        sampled: list[tuple[Task, str]] = []
+        sampled: list[tuple[str, str]] = []
         for each in self.phases_of(run, phase):
             if self.store.find_evaluation(run.id, each, split) is None:
-                sampled = self.score(client, run, each, split, url=url, version=version)
+                sampled = self.score(client, run, each, split, version=version)
         return sampled
 
     def is_scored(self, run: Run, phase: str, split: str) -> bool:

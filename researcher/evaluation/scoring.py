@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -78,13 +78,12 @@ class RunScorer:
         phase: str,
         split: str,
         *,
-        url: str,
         version: int,
         details: Mapping[str, Any] = MappingProxyType({}),
-    ) -> list[tuple[Task, str]]:
+    ) -> list[tuple[str, str]]:
         """Measure with the agent that plays this score, and store the score.
 
-        Returns some of the tasks with the ids of their episodes.
+        Returns the ids of some of the tasks and of their episodes.
         """
         environment = self.environment()
         tasks = self.charter.tasks_of(split, explores=bool(run.rung))
@@ -93,13 +92,13 @@ class RunScorer:
         check = self._check_of(run) if phase == FINAL else None
         player = self.player(run, phase)
         has_agent = phase == FINAL and not player.is_plain
-        sampled: list[tuple[Task, str]] = []
+        sampled: list[tuple[str, str]] = []
         ended: list[EndedAttempt] = []
 
         def on_attempt(task: Task, credentials: Credentials) -> None:
             self.check_stop()
             if task.task_id in first:
-                sampled.append((task, credentials.episode_id))
+                sampled.append((task.task_id, credentials.episode_id))
 
         def on_end(attempt: EndedAttempt) -> None:
             if attempt.error is None or isinstance(attempt.error, ProgramFailure):
@@ -107,24 +106,18 @@ class RunScorer:
 
         # The seed is fixed before the first attempt, and the same if the score is measured again.
         sampling_seed = int(hash_json({"run": run.id, "phase": phase, "split": split})[:12], 16)
-        with self._program(player, run, phase, url) as program:
-            result = measure(
-                client,
-                environment,
-                program,
-                split=Split(split),
-                episodes=tasks.stop - tasks.start,
-                skip=tasks.start,
-                max_workers=EVAL_WORKERS,
-                worst=self._worst_score(run.study_id),
-                seed=sampling_seed,
-                attempt_calls=self.charter.attempt_calls,
-                attempt_tokens=self.charter.attempt_tokens,
-                fixed_sampling=fixes_sampling(self.charter),
-                wait_timeout=step_limit_s(run.job),
-                on_attempt=on_attempt,
-                on_end=on_end if has_agent or check is not None else None,
-            )
+        result = self.play(
+            client,
+            player,
+            self.folder(run.id) / phase,
+            split=split,
+            tasks=tasks,
+            seed=sampling_seed,
+            worst=self.worst_score(run.study_id),
+            wait_timeout=step_limit_s(run.job),
+            on_attempt=on_attempt,
+            on_end=on_end if has_agent or check is not None else None,
+        )
         most = max(1, MAX_BROKEN * (tasks.stop - tasks.start))
         if self.charter.metric_range is None and len(result.broken) > most:
             raise RunRejected(
@@ -138,6 +131,40 @@ class RunScorer:
             drawn[AUTHORSHIP] = self._count_authorship(client, run, Split(split), tasks.start, ended)
         self.record_score(run, phase, split, result, version=version, details=drawn)
         return sampled
+
+    def play(
+        self,
+        client: SwarmClient,
+        player: Player,
+        folder: Path,
+        *,
+        split: str,
+        tasks: slice,
+        seed: int,
+        worst: float,
+        wait_timeout: float,
+        on_attempt: Callable[[Task, Credentials], None],
+        on_end: Callable[[EndedAttempt], None] | None = None,
+    ) -> Evaluation:
+        """Return the score of the served weights with this agent, on these tasks of the split. Nothing is stored."""
+        with _program(player, folder, client.url, None if player.is_trusted else self.sandbox) as program:
+            return measure(
+                client,
+                self.environment(),
+                program,
+                split=Split(split),
+                episodes=tasks.stop - tasks.start,
+                skip=tasks.start,
+                max_workers=EVAL_WORKERS,
+                worst=worst,
+                seed=seed,
+                attempt_calls=self.charter.attempt_calls,
+                attempt_tokens=self.charter.attempt_tokens,
+                fixed_sampling=fixes_sampling(self.charter),
+                wait_timeout=wait_timeout,
+                on_attempt=on_attempt,
+                on_end=on_end,
+            )
 
     def _check_of(self, run: Run) -> ManipulationCheck | None:
         document = self._experiment(run).manipulation
@@ -169,7 +196,7 @@ class RunScorer:
         earlier = [score.details[AUTHORSHIP] for score in scores if AUTHORSHIP in score.details]
         return count_authorship(seen, answers).to_json(earlier)
 
-    def _worst_score(self, study_id: str) -> float:
+    def worst_score(self, study_id: str) -> float:
         """Return the score of an attempt that the program breaks.
 
         It is the worse end of the metric's range, or the worst score of any attempt of the study.
@@ -215,22 +242,6 @@ class RunScorer:
         )
         return (PLAIN_AGENT[phase], phase) if is_scored_twice else (phase,)
 
-    @contextmanager
-    def _program(self, player: Player, run: Run, phase: str, url: str) -> Generator[Program]:
-        """Yield the agent that plays.
-
-        It runs in a process of its own, and in a sandbox if it is foreign code.
-        """
-        if player.is_plain:
-            yield PLAIN
-            return
-        sandbox = None if player.is_trusted else self.sandbox
-        with (
-            place_program(player.code, self.folder(run.id) / phase, url, sandbox) as place,
-            ProgramProcess(place, max_hung=MAX_HUNG) as program,
-        ):
-            yield program
-
     def record_score(
         self,
         run: Run,
@@ -245,34 +256,9 @@ class RunScorer:
 
         Raises ScoreIncomplete if the system broke an attempt for good, and RunBroken if other weights answered.
         """
-        if result.failures or result.mean is None:
-            first = result.failures[0].error if result.failures else "no reason given"
-            total = result.n + len(result.failures)
-            raise ScoreIncomplete(f"{len(result.failures)} of {total} {phase} attempts have no score: {first}")
-        if result.weight_versions != (version,):
-            raise RunBroken(f"{phase} episodes were sampled from versions {result.weight_versions}, expected {version}")
-        cost = cost_of_attempts(result.receipts, broken=len(result.broken), repeated=len(result.repeats))
-        self.store.record_evaluation(
-            run.id,
-            phase=phase,
-            split=split,
-            metric=self.charter.metric,
-            weight_version=version,
-            episodes=result.n,
-            successes=result.successes,
-            mean=result.mean,
-            stderr=result.stderr or 0.0,
-            evaluator_hash=self.evaluator_hash(run, phase, split),
-            details={
-                **details,
-                "temperature": EVAL_TEMPERATURE,
-                **raw_rewards(result),
-                COST: None if cost is None else cost_to_json(cost),
-                "broken": len(result.broken),
-                "repeated": len(result.repeats),
-                "reasons": _counted((*(failure.error for failure in result.broken), *result.repeats)),
-            },
-        )
+        way = self.evaluator_hash(run, phase, split)
+        score = score_of(result, phase, split, self.charter.metric, way, version=version, details=details)
+        self.store.record_evaluation(run.id, **score)
 
     def evaluator_hash(self, run: Run, phase: str, split: str) -> str:
         shared = None if plays_its_own(self.charter, phase) else self.player(run, phase)
@@ -281,9 +267,10 @@ class RunScorer:
     def _experiment(self, run: Run) -> Experiment:
         return next(item for item in self.store.list_experiments(run.study_id) if item.id == run.experiment_id)
 
-    def keep_episodes(self, client: SwarmClient, run: Run, sampled: list[tuple[Task, str]], version: int) -> None:
+    def keep_episodes(self, client: SwarmClient, run: Run, sampled: Sequence[tuple[str, str]], version: int) -> None:
+        """Store the conversations of attempts, given as ids of task and episode."""
         records: list[EpisodeSample] = []
-        for task, episode_id in sampled[:SAMPLED_EPISODES]:
+        for task_id, episode_id in sampled[:SAMPLED_EPISODES]:
             detail = client.episode(episode_id)
             last = detail.turns[-1] if detail.turns else None
             summary = EpisodeSummary(
@@ -292,7 +279,7 @@ class RunScorer:
                 kind="eval",
                 split=self.charter.search_split,
                 step=version,
-                task_id=task.task_id,
+                task_id=task_id,
                 reward=detail.episode.reward,
                 is_success=detail.episode.is_success,
                 advantage=detail.advantage,
@@ -336,6 +323,66 @@ def evaluator_hash(
             **{name: limit for name, limit in limits.items() if limit is not None},
         }
     )
+
+
+@contextmanager
+def _program(player: Player, folder: Path, url: str, sandbox: Sandbox | None) -> Generator[Program]:
+    """Yield the agent that plays. Unless it is the plain one, it runs in a process of its own, with files in `folder`.
+
+    Foreign code needs a `sandbox`.
+    """
+    if player.is_plain:
+        yield PLAIN
+        return
+    with (
+        place_program(player.code, folder, url, sandbox) as place,
+        ProgramProcess(place, max_hung=MAX_HUNG) as program,
+    ):
+        yield program
+
+
+def score_of(
+    result: Evaluation,
+    phase: str,
+    split: str,
+    metric: str,
+    way: str,
+    *,
+    version: int,
+    details: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return a score as it is stored, with the reward of every attempt and the counts of broken and repeated ones.
+
+    `way` is the hash of the way of measuring. Raises ScoreIncomplete if the system broke an attempt for good, and
+    RunBroken if other weights answered.
+    """
+    if result.failures or result.mean is None:
+        first = result.failures[0].error if result.failures else "no reason given"
+        total = result.n + len(result.failures)
+        raise ScoreIncomplete(f"{len(result.failures)} of {total} {phase} attempts have no score: {first}")
+    if result.weight_versions != (version,):
+        raise RunBroken(f"{phase} episodes were sampled from versions {result.weight_versions}, expected {version}")
+    cost = cost_of_attempts(result.receipts, broken=len(result.broken), repeated=len(result.repeats))
+    return {
+        "phase": phase,
+        "split": split,
+        "metric": metric,
+        "weight_version": version,
+        "episodes": result.n,
+        "successes": result.successes,
+        "mean": result.mean,
+        "stderr": result.stderr or 0.0,
+        "evaluator_hash": way,
+        "details": {
+            **details,
+            "temperature": EVAL_TEMPERATURE,
+            **raw_rewards(result),
+            COST: None if cost is None else cost_to_json(cost),
+            "broken": len(result.broken),
+            "repeated": len(result.repeats),
+            "reasons": _counted((*(failure.error for failure in result.broken), *result.repeats)),
+        },
+    }
 
 
 def _counted(reasons: Iterable[str]) -> dict[str, int]:

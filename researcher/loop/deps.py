@@ -133,7 +133,8 @@ class Deps:
     """The parts of one study.
 
     `home` is its folder. `evaluator` is a method because it needs the charter. `disk` is None if free space is not
-    watched. `is_afresh` is set if a question that was asked before is to be studied anew. `reviewer` looks at the arm
+    watched. `is_afresh` is set if a question that was asked before is to be studied anew, and `goes_on_from_zero` if a
+    model that solves nothing is to be trained all the same. `reviewer` looks at the arm
     that leads before it is confirmed; None if nobody does. `build_policy` returns the choice of the moves of a search.
     """
 
@@ -150,6 +151,7 @@ class Deps:
     kept_checkpoints: KeptCheckpoints = KeptCheckpoints.BEST
     disk: DiskGuard | None = None
     is_afresh: bool = False
+    goes_on_from_zero: bool = False
     reviewer: Reviewer | None = None
     build_policy: Callable[[Charter, SearchRules], ChooseMoves | None] = build_policy
 

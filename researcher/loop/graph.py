@@ -23,6 +23,7 @@ from experiments_db import StoreUnavailable
 from researcher.charter import FrameRequest
 from researcher.loop.deps import Deps, ResearchState, first_state
 from researcher.loop.nodes.analyze import analyze
+from researcher.loop.nodes.base import measure_base
 from researcher.loop.nodes.check import check
 from researcher.loop.nodes.decide import decide
 from researcher.loop.nodes.design import design
@@ -45,7 +46,9 @@ PRUNE_EVERY = 500
 Graph = CompiledStateGraph[ResearchState, None, ResearchState, ResearchState]
 
 
-#   frame -> plan -> write_program -> check -> design -> launch -> monitor -> evaluate -+-> launch (runs are open)
+#   frame -> base
+#             v
+#            plan -> write_program -> check -> design -> launch -> monitor -> evaluate -+-> launch (runs are open)
 #             ^                                  ^--------------------------------------+ (the pilot is over)
 #             |                                                                         +-> analyze -> decide -+-> plan
 #             +------------------------------------------------------------------------------------------------+
@@ -58,6 +61,7 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
     graph = StateGraph(ResearchState)
     nodes: dict[str, Callable[[ResearchState], ResearchState]] = {
         "frame": partial(frame, deps, request=request),
+        "base": partial(measure_base, deps),
         "plan": partial(plan, deps),
         "write_program": partial(write_program, deps),
         "check": partial(check, deps),
@@ -75,7 +79,8 @@ def build_graph(deps: Deps, request: FrameRequest, checkpointer: BaseCheckpointS
     for name, node in nodes.items():
         graph.add_node(name, cast(Any, partial(_guarded, deps, node)), retry_policy=retry)
     graph.add_edge(START, "frame")
-    graph.add_edge("frame", "plan")
+    graph.add_edge("frame", "base")
+    graph.add_edge("base", "plan")
     graph.add_conditional_edges("plan", lambda state: "final_test" if state["is_halted"] else "write_program")
     graph.add_edge("write_program", "check")
     graph.add_edge("check", "design")

@@ -9,6 +9,7 @@ from researcher.errors import EnvironmentBroken, ScoreIncomplete
 from researcher.loop.deps import ActiveRun, Deps, Phase
 from researcher.record.failure_reason import in_one_line
 from researcher.record.runs import BUDGET, ENVIRONMENT, FAILURE, OWN_DOING, PROGRAM, SERVER_LOST, Diagnosis
+from researcher.servers.server_pool import Slot
 from swarm.processes import KILLED, Child
 from swarm.program import ENVIRONMENT_FAILED, PROGRAM_FAILED
 
@@ -35,6 +36,17 @@ def note_servers(deps: Deps) -> None:
             deps.log.warn("server.lost", f"Server {change.name} is out: {in_one_line(change.reason)}; {count}.")
     if not answering and any(not change.is_back for change in changes):
         deps.log.warn("servers.lost", f"{count}; the study waits until one does.")
+
+
+def await_slot(deps: Deps) -> Slot | None:
+    """Wait until a server answers, and return a free slot; None if all servers that answer have runs."""
+    # The events come first: if one cannot be stored, no slot is taken that nobody gives back.
+    note_servers(deps)
+    while (slot := deps.pool.take()) is None and not deps.pool.is_any_answering:
+        deps.background.wait(OUTAGE_WAIT_S)
+        deps.background.check()
+        note_servers(deps)
+    return slot
 
 
 def is_out(deps: Deps, active: ActiveRun) -> bool:

@@ -19,7 +19,13 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from experiments_db import ExperimentStore, Severity, StoreError, Study, StudyStatus
-from researcher.errors import AnswerOverdue, BudgetExceeded, LanguageModelUnavailable, ResearchError
+from researcher.errors import (
+    AnswerOverdue,
+    BudgetExceeded,
+    LanguageModelUnavailable,
+    NothingToLearnFrom,
+    ResearchError,
+)
 from researcher.execution.background import BackgroundTasks, Drained
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.environments import StudyEnvironments
@@ -46,13 +52,14 @@ from researcher.record.seal import seal
 from researcher.reviewer.build import build_reviewer
 from researcher.servers.server import LeaseHolder, name_database
 from researcher.servers.server_pool import ServerPool
-from researcher.study.continuation import change_budget, check_change, check_reopens
+from researcher.study.continuation import change_budget, check_change, check_reopens, go_on_from_zero
 from researcher.study.ending import is_cut_short, is_over, judge_ending, reopen
 from researcher.study.requests import find_study, resume_command
 from researcher.study.settings import StudySettings, sandbox_of
 from researcher.webhook import FAILED as NOT_TOLD
 from researcher.webhook import Webhook
 from swarm.errors import SwarmError
+from swarm.job import build_job
 from swarm.sandbox import Sandbox
 
 logger = logging.getLogger(__name__)
@@ -77,12 +84,14 @@ def work_on(
     limits: StoppingLimits | None = None,
     budget: Mapping[str, float] | None = None,
     min_free_gb: float | None = None,
+    go_on: bool = False,
     measure_space: Callable[[Path], int] = free_bytes,
 ) -> SessionOutcome:
     """Run a study to its end, or until a signal or a request drains it. Call from the main thread.
 
     `budget` holds new limits by name of the setting, such as max_runs. A study that is over stays as it is, unless they
-    reopen it. `min_free_gb` replaces that of the settings. While nothing can be stored, because the disk is full or the
+    reopen it. `min_free_gb` replaces that of the settings. With `go_on`, a model that solves
+    nothing is trained all the same, from now on. While nothing can be stored, because the disk is full or the
     database is locked, the work waits. It then begins anew, as after a crash.
 
     Raises StudyBusy while another process works on the study, TopicInvalid for impossible limits. Whatever ends the
@@ -99,6 +108,8 @@ def work_on(
                 return SessionOutcome(study)
             if is_at_end:
                 check_reopens(store, study)
+            if go_on:
+                study = go_on_from_zero(store, study)
             settings = check_change(store, study, budget or {})
             settings = settings if min_free_gb is None else settings.model_copy(update={"min_free_gb": min_free_gb})
             worker = _Worker(
@@ -192,10 +203,11 @@ class _Worker:
             self._carry_out(self._build(log, sandbox))
         except (GraphDrained, Drained):
             self._record_drain(log)
-        except (LanguageModelUnavailable, AnswerOverdue, BudgetExceeded) as error:
+        except (LanguageModelUnavailable, AnswerOverdue, BudgetExceeded, NothingToLearnFrom) as error:
             reason = " ".join(str(error).split())
             log.store.set_study_status(self.study.id, StudyStatus.PAUSED, reason[:1000])
-            log.warn("study.paused", f"The study is paused: {reason}; go on with `{self.resume}`.")
+            go_on = f"{self.resume} --go-on" if isinstance(error, NothingToLearnFrom) else self.resume
+            log.warn("study.paused", f"The study is paused: {reason}; go on with `{go_on}`.")
             raise
         except Exception as error:
             if not is_storage_outage(error):
@@ -216,7 +228,7 @@ class _Worker:
             holder=LeaseHolder(self.study.id, name_database(store.location)),
             own_token=None if sandbox is None else self._own_token(),
             max_out_s=None if settings.max_outage_hours is None else settings.max_outage_hours * 3600,
-            start_options=self._trackers(),
+            start_options=[*self._trackers(), *self._warm_up()],
             on_change=self.background.wake,
         )
         ledger = self.ledger = BudgetLedger(store, self.study.id, settings.budget())
@@ -255,6 +267,7 @@ class _Worker:
             disk=DiskGuard([self.folder], int(settings.min_free_gb * GB), self.measure_space),
             environments=environments,
             is_afresh=settings.afresh,
+            goes_on_from_zero=settings.go_on,
             reviewer=reviewer,
         )
 
@@ -292,6 +305,11 @@ class _Worker:
         """Return the options of `swarm start` by which own servers record their runs in the study's trackers."""
         words = [word for name in self.settings.log for word in ("--log", name)]
         return ["--record", str(self.home.resolve()), *words] if words else []
+
+    def _warm_up(self) -> list[str]:
+        """Return the option of `swarm start` by which own servers load their libraries while the study still plans."""
+        job = build_job({"engine": "local", **self.settings.base_job()})
+        return ["--warm-up"] if job.chosen_engine == "local" else []
 
     def _own_token(self) -> str:
         """Write and return a token for the own servers: foreign programs reach them, and could command them."""

@@ -9,7 +9,7 @@ from researcher.errors import TopicInvalid
 from researcher.study.ending import is_cut_short
 from researcher.study.settings import StudySettings, read_settings
 
-CHANGED = "budget.changed"
+CHANGED, GONE_ON = "budget.changed", "base.go_on"
 
 _KINDS: Mapping[str, tuple[BudgetKind, float]] = {
     "max_runs": (BudgetKind.RUNS, 1.0),
@@ -52,6 +52,15 @@ def change_budget(store: ExperimentStore, study: Study, limits: Mapping[str, flo
         store.revise_settings(study.id, settings.model_dump(mode="json"))
         store.append_event(study.id, CHANGED, f"The budget was changed: {words}.", payload={"limits": changed})
     return settings
+
+
+def go_on_from_zero(store: ExperimentStore, study: Study) -> Study:
+    """Record that a person wants to go on although the base weights solve nothing, and return the study."""
+    settings = read_settings(study.settings)
+    if settings.go_on:
+        return study
+    store.append_event(study.id, GONE_ON, "A person goes on, whatever the base weights score.")
+    return store.revise_settings(study.id, settings.model_copy(update={"go_on": True}).model_dump(mode="json"))
 
 
 def check_reopens(store: ExperimentStore, study: Study) -> None:

@@ -98,7 +98,8 @@ class StudySettings(BaseModel):
     External planner: the study pauses after `answer_deadline` minutes without an answer to a question. None waits for
     ever.
 
-    Memory and review: with `afresh`, a question that was asked before is studied anew. `replicates` is the finding that
+    Memory and review: with `afresh`, a question that was asked before is studied anew. With `go_on`, a model that
+    solves nothing is trained all the same. `replicates` is the finding that
     the study repeats. `reviewer` is `rules`, `none`, or the name of a language model.
 
     News: `webhook` is a URL that gets the news of the study. `log` are trackers that own servers record their runs in.
@@ -160,6 +161,7 @@ class StudySettings(BaseModel):
     log: tuple[str, ...] = ()
     notes: str | None = None
     afresh: bool = False
+    go_on: bool = False
     reviewer: str | None = Field(default=None, min_length=1)
     replicates: ReplicationOrigin | None = None
 

@@ -12,11 +12,10 @@ from researcher.execution.environments import find_held_out, trained_on
 from researcher.execution.preflight import check_program, contradict_name, find_style_warnings
 from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
-from researcher.loop.outages import MAX_OUTAGES, OUTAGE_WAIT_S, note_servers, refuse_to_blame
+from researcher.loop.outages import MAX_OUTAGES, await_slot, refuse_to_blame
 from researcher.plan import Arm, ArmProgram, ProgramProblem
 from researcher.planner.rules import PROGRAM
 from researcher.record.log import Notebook
-from researcher.servers.server_pool import Slot
 from swarm.job import build_job
 
 MAX_REPAIRS = 3
@@ -83,7 +82,7 @@ def _check_on_server(
     Raises Drained, ServerProblem, and EnvironmentBroken if the environment fails the baseline.
     """
     for attempt in count(1):
-        slot = _await_slot(deps) if needs_preflight else None
+        slot = await_slot(deps) if needs_preflight else None
         url = None if slot is None else slot.url
         try:
             problems = check_program(
@@ -116,17 +115,6 @@ def _check_on_server(
 def _in_one_line(problem: ProgramProblem) -> str:
     """Return a problem without the transcripts that follow its first line."""
     return f"{problem.stage}: {problem.message.splitlines()[0]}"
-
-
-def _await_slot(deps: Deps) -> Slot | None:
-    """Wait until a server answers, and return a free slot; None if all servers that answer have runs."""
-    # The events come first: if one cannot be stored, no slot is taken that nobody gives back.
-    note_servers(deps)
-    while (slot := deps.pool.take()) is None and not deps.pool.is_any_answering:
-        deps.background.wait(OUTAGE_WAIT_S)
-        deps.background.check()
-        note_servers(deps)
-    return slot
 
 
 def _passed_before(deps: Deps, program: ArmProgram) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from experiments_db import ExperimentStatus
+from researcher.base_scores import read_first_score
 from researcher.charter import Charter
 from researcher.errors import BudgetExceeded
 from researcher.history import History
@@ -95,10 +96,12 @@ def gather_history(deps: Deps, charter: Charter) -> History:
     """Return everything that a planner may know when it plans, decides or answers a review."""
     history = deps.log.history()
     costs = gather_costs(deps.store, deps.study_id, explores=True)
+    base = read_first_score(deps.store, deps.study_id)
     history = replace(
         history,
         earlier_findings=recall(deps.store, deps.study_id, charter),
         attempts=compare_attempts(costs),
+        base_score="" if base is None else base.text,
     )
     return add_exploration(deps, charter, history)
 

@@ -396,6 +396,8 @@ def show_history(history: History, about: str) -> str:
         parts.append("What the monitor noted of runs:\n" + quote_data(history.diagnoses))
     if not history.plans:
         parts.append("Nothing has been run yet.")
+    if history.base_score:
+        parts.append(f"Before training, the base weights score {history.base_score} with the baseline's agent.")
     return "\n\n".join(parts)
 
 

@@ -33,7 +33,7 @@ def test_loop_has_the_nodes_and_edges_of_its_picture() -> None:
     drawn = build_graph(nothing, FrameRequest("t"), None).get_graph()
 
     assert set(drawn.nodes) == {
-        *("__start__", "frame", "plan", "write_program", "check", "design", "launch", "monitor"),
+        *("__start__", "frame", "base", "plan", "write_program", "check", "design", "launch", "monitor"),
         *("evaluate", "score_steps", "analyze", "decide", "final_test", "report", "__end__"),
     }
 

@@ -29,7 +29,7 @@ def key_of(job: Mapping[str, Any], program_code: str, evaluator_hash: str) -> st
 
 
 @dataclass(frozen=True, slots=True)
-class BaseScore:
+class FirstScore:
     """The score of the base weights with the baseline's agent, measured before the first plan.
 
     Runs with this `key` take it for their own. `score` is what they store, and `sampled` are the ids of some tasks and
@@ -55,15 +55,15 @@ class BaseScore:
         return worst is not None and all(reward == worst for reward in self.score["details"]["rewards"])
 
 
-def read_first_score(store: ExperimentStore, study_id: str) -> BaseScore | None:
+def read_first_score(store: ExperimentStore, study_id: str) -> FirstScore | None:
     """Return the score that was measured before the first plan; None if there is none."""
     for event in store.list_events(study_id, kind=FIRST_SCORE, limit=1):
         found = event.payload
-        return BaseScore(found["key"], found["url"], tuple(map(tuple, found["sampled"])), found["score"])
+        return FirstScore(found["key"], found["url"], tuple(map(tuple, found["sampled"])), found["score"])
     return None
 
 
-def record_first_score(store: ExperimentStore, study_id: str, found: BaseScore) -> None:
+def record_first_score(store: ExperimentStore, study_id: str, found: FirstScore) -> None:
     message = f"The base weights score {found.text} with the baseline's agent."
     store.append_event(study_id, FIRST_SCORE, message, payload=asdict(found))
 

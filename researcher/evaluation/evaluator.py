@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments_db import Experiment, Run, RunStatus, hash_json
-from researcher.base_scores import BaseScore, find_base_score, key_of, read_first_score
+from researcher.base_scores import FirstScore, find_base_score, key_of, read_first_score
 from researcher.errors import RunBroken, RunLost
 from researcher.evaluation.run_record import RunMark, check_record, held_out_of, mark_begin
 from researcher.evaluation.scoring import SAMPLED_EPISODES, RunScorer, evaluator_hash, score_of
@@ -140,7 +140,7 @@ class Evaluator(RunScorer):
             details={MEASURED_ON: known.run_id, **known.details},
         )
 
-    def measure_base(self, study_id: str, url: str, job: Mapping[str, Any], agent: Player) -> BaseScore:
+    def measure_base(self, study_id: str, url: str, job: Mapping[str, Any], agent: Player) -> FirstScore:
         """Return the score of the base weights of a job with the baseline's agent, before any run.
 
         Raises RunBroken, ServerProblem or SwarmError.
@@ -178,7 +178,7 @@ class Evaluator(RunScorer):
             finally:
                 client.stop_engine()
         score = score_of(result, BASE, split, self.charter.metric, way, version=0, details=drawn)
-        return BaseScore(key, url, tuple(sampled), score)
+        return FirstScore(key, url, tuple(sampled), score)
 
     def _takes_first_score(self, run: Run, key: str) -> bool:
         """Return whether the score that was measured before the first plan is that of the run, and store it if so."""

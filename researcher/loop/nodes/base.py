@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from researcher.base_scores import BaseScore, read_first_score, record_first_score
+from researcher.base_scores import FirstScore, read_first_score, record_first_score
 from researcher.charter import Charter
 from researcher.errors import NothingToLearnFrom, PlannerError, RunBroken, ServerProblem
 from researcher.loop.deps import Deps, ResearchState
@@ -43,7 +43,7 @@ def measure_base(deps: Deps, state: ResearchState) -> ResearchState:
     return state
 
 
-def _measure(deps: Deps, charter: Charter) -> BaseScore | None:
+def _measure(deps: Deps, charter: Charter) -> FirstScore | None:
     """Measure and record the base score. Return None, after an event, if it cannot be measured before there are runs.
 
     Raises what ends a study: EnvironmentBroken, SandboxUnavailable, Drained, and ServerProblem if no server is left.

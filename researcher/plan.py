@@ -203,8 +203,8 @@ class ArmProgram:
 class ProgramProblem:
     """One reason why `check` rejects a program, or a warning that it does not reject it for.
 
-    `stage` is parse, lint, imports, job, functions, preflight, trial, twin, promise or environment; that of a warning
-    is style.
+    `stage` is parse, lint, imports, job, functions, scope, preflight, trial, twin, promise or environment; that of a
+    warning is style.
     """
 
     stage: str

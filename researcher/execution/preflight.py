@@ -108,7 +108,7 @@ def check_program(
 
     Raises ServerProblem if the server goes away, which says nothing about the program.
     """
-    problems = _check_parse(program.code)
+    problems = check_parse(program.code)
     if problems:
         return problems
     foreign = () if program.trusted else _check_reaches(program.code)
@@ -119,7 +119,8 @@ def check_program(
     return _check_preflight(program, job, workdir, _Trial(sandbox, preflight_url, token, environment))
 
 
-def _check_parse(code: str) -> tuple[ProgramProblem, ...]:
+def check_parse(code: str) -> tuple[ProgramProblem, ...]:
+    """Return the problem of a text that is no Python."""
     if len(code) > MAX_CODE_CHARS:
         return (
             ProgramProblem("parse", f"the program has {len(code)} characters, at most {MAX_CODE_CHARS} are accepted"),

@@ -141,7 +141,7 @@ class LLMPlanner:
             topic=" ".join(request.topic.split()),
             memory=show_memory(request.earlier_findings),
             tasks=list_tasks(self._environment),
-            settings=list_settings(),
+            settings=list_settings(request.question.scope),
             algorithms=", ".join(ALGORITHMS),
             fixed=list_fixed(request),
             max_arms=str(MAX_ARMS),

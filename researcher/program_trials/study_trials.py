@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments_db import Experiment, ExperimentStore, ProgramTrial
 from researcher.errors import EnvironmentBroken, ResearchError, ServerProblem
+from researcher.execution.arm_scope import find_parts_outside
 from researcher.execution.background import BackgroundTasks
 from researcher.execution.early_stopping import boot_timeout_s
 from researcher.execution.environments import StudyEnvironments, trained_on
@@ -88,6 +89,9 @@ class ProgramTrials:
         problems = check_program(
             program, base.job, workdir=self.home, sandbox=self.sandbox, preflight_url=None, environment=""
         )
+        baseline = next((item for item in self.store.list_experiments(self.log.study_id) if item.is_baseline), None)
+        if not problems and baseline is not None and baseline.program_code:
+            problems = find_parts_outside(code, baseline.program_code, self.log.charter().asks.scope)
         if problems:
             return "It is not tried, because it has problems:\n" + "\n".join(
                 f"- {each.stage}: {each.message}" for each in problems

@@ -59,8 +59,8 @@ def check_model(reading: Reading, question: Question) -> None:
     named, trained = reading.values.get("model", ()), question.fixed.get("model")
     if reading.foreign_model and trained is None:
         raise TopicInvalid(
-            f"the topic names the model {reading.foreign_model}, which no flag gives: add --train-model DIR with its "
-            "folder, or leave it out of the topic"
+            f"the topic names the model {reading.foreign_model}, which is not on this machine: add it by `swarm models "
+            "add`, name its folder with --train-model, or leave it out of the topic"
         )
     if len(named) == 1 and trained not in (None, named[0]):
         raise TopicInvalid(f"the topic names the model {named[0]}, the flags train {trained}: name one of them")

@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,7 +26,7 @@ from experiments_db import (
     StudyStatus,
     open_store,
 )
-from researcher.charter import Charter
+from researcher.charter import Charter, FrameRequest
 from researcher.cli import app
 from researcher.execution.early_stopping import StoppingLimits
 from researcher.execution.preflight import check_program
@@ -34,6 +34,7 @@ from researcher.loop import session as worker_module
 from researcher.loop.session import work_on
 from researcher.plan import Arm, ArmProgram
 from researcher.planner.rules import RulesPlanner
+from researcher.scope import Scope
 from researcher.study.requests import ask_to_end, create_study
 from researcher.study.settings import StudySettings
 from swarm import SwarmClient
@@ -222,6 +223,10 @@ class BadArms(RulesPlanner):
     """The rules planner, but arms get the programs that are `written` for them."""
 
     written: Mapping[str, str]
+
+    def frame(self, request: FrameRequest) -> Charter:
+        charter = RulesPlanner.frame(self, request)
+        return replace(charter, asks=replace(charter.asks, scope=Scope()))
 
     def write_program(self, charter: Charter, arm: Arm, parent: ArmProgram | None) -> ArmProgram:
         honest = super().write_program(charter, arm, parent)

@@ -8,8 +8,9 @@ from itertools import count
 from experiments_db import Experiment, ExperimentStatus
 from researcher.charter import Charter
 from researcher.errors import EnvironmentBroken, PlannerError, ServerProblem
+from researcher.execution.arm_scope import find_parts_outside, find_settings_outside
 from researcher.execution.environments import find_held_out, trained_on
-from researcher.execution.preflight import check_program, contradict_name, find_style_warnings
+from researcher.execution.preflight import check_parse, check_program, contradict_name, find_style_warnings
 from researcher.loop.deps import Deps, ResearchState
 from researcher.loop.nodes.write_program import draft_arms, is_trusted, load_arm_program, save_arm_program
 from researcher.loop.outages import MAX_OUTAGES, await_slot, refuse_to_blame
@@ -27,7 +28,8 @@ def check(deps: Deps, state: ResearchState) -> ResearchState:
         # A program that passed needs no second preflight run, because only the job is new.
         needs_preflight = not _passed_before(deps, program)
         problems = _check_and_repair(deps, arm, experiment, program, needs_preflight=needs_preflight)
-        problems = problems or _find_twin(deps, arm) or _find_broken_promise(deps, arm) or _find_leak(deps, experiment)
+        problems = problems or _find_setting_outside(deps, experiment) or _find_twin(deps, arm)
+        problems = problems or _find_broken_promise(deps, arm) or _find_leak(deps, experiment)
         if problems:
             note = f"rejected by check: {_in_one_line(problems[0])}"
             deps.store.revise_experiment(experiment.id, status=ExperimentStatus.INVALID, note=note)
@@ -57,7 +59,9 @@ def _check_and_repair(
     """
     charter = deps.charter()
     for attempt in range(MAX_REPAIRS + 1):
-        problems = _check_on_server(deps, arm, experiment, program, charter, needs_preflight=needs_preflight)
+        problems = _find_part_outside(deps, program, charter) or _check_on_server(
+            deps, arm, experiment, program, charter, needs_preflight=needs_preflight
+        )
         if problems and problems[0].stage in ("preflight", "trial"):
             refuse_to_blame(deps)
         if not problems or attempt == MAX_REPAIRS:
@@ -125,6 +129,23 @@ def _passed_before(deps: Deps, program: ArmProgram) -> bool:
         and is_trusted(experiment)
         for experiment in deps.store.list_experiments(deps.study_id)
     )
+
+
+def _find_part_outside(deps: Deps, program: ArmProgram, charter: Charter) -> tuple[ProgramProblem, ...]:
+    """Return the problems of a program that changes what arms may not differ in."""
+    baseline = _baseline_of(deps).program_code
+    if check_parse(program.code) or check_parse(baseline):
+        return ()
+    return find_parts_outside(program.code, baseline, charter.asks.scope)
+
+
+def _find_setting_outside(deps: Deps, experiment: Experiment) -> tuple[ProgramProblem, ...]:
+    return find_settings_outside(experiment, _baseline_of(deps), deps.charter().asks)
+
+
+def _baseline_of(deps: Deps) -> Experiment:
+    """Return the baseline, whose program is written before all others."""
+    return next(item for item in deps.store.list_experiments(deps.study_id) if item.is_baseline)
 
 
 def _find_twin(deps: Deps, arm: Arm) -> tuple[ProgramProblem, ...]:

@@ -58,7 +58,7 @@ class FrameAnswer(Answer):
     """A framed question, or the parts of the topic that cannot be studied with the nearest topic that can.
 
     It is both if a person agreed to go on without those parts. The fields `kind` to `baseline` are texts of the flags
-    of the same names. `programs` are the names of the compared programs.
+    of the same names, and so are those in `scope`. `programs` are the names of the compared programs.
 
     The fields from `compared_at` to `attempt_tokens` say what arms get and how runs are measured, and those from
     `policy` on are rules of exploration. None leaves each as it is.
@@ -71,6 +71,7 @@ class FrameAnswer(Answer):
     vary: Annotated[list[Line], Field(max_length=MAX_FACTORS)] = []
     programs: Annotated[list[ProgramName], Field(max_length=MAX_ARMS)] = []
     fix: Annotated[list[Line], Field(max_length=MAX_FACTORS)] = []
+    scope: Annotated[list[Line], Field(max_length=MAX_FACTORS)] = []
     design: Design | None = None
     baseline: Annotated[list[Line], Field(max_length=MAX_FACTORS)] = []
     compared_at: ComparedAt | None = None

@@ -14,9 +14,11 @@ from researcher.execution.preflight import contradict_name
 from researcher.plan import Arm
 from researcher.planner.designs import contents_of, lay_out, program_of
 from researcher.planner.language_model.answers import ArmAnswer, Unusable
-from researcher.planner.language_model.briefing import TUNABLE
+from researcher.planner.language_model.briefing import TUNABLE, list_open_settings
+from researcher.program_parts import PROGRAM_PARTS
 from researcher.question.factors import PROGRAM
 from researcher.question.needs import acting
+from researcher.question.scopes import describe_scope
 from researcher.search.rules import PLAIN_PROGRAM
 from researcher.tree import SearchTree
 from swarm import TrainJob
@@ -94,7 +96,8 @@ def set_factors(arms: Sequence[Arm], earlier: Mapping[str, Arm], question: Quest
     if question.factors:
         return list(arms)
     everything = [*earlier.values(), *arms]
-    varied = [name for name in TUNABLE if len({json.dumps(setting_of(arm.job, name)) for arm in everything}) > 1]
+    names = list_open_settings(question.scope)
+    varied = [name for name in names if len({json.dumps(setting_of(arm.job, name)) for arm in everything}) > 1]
     is_compared = len({program_of(arm) for arm in everything}) > 1
     return [
         replace(
@@ -119,6 +122,10 @@ def _read_arm(item: ArmAnswer, charter: Charter, known: Mapping[str, Arm]) -> Ar
     if item.second_parent is not None and item.second_parent not in known:
         raise Unusable(f"arm {item.name}: there is no arm {item.second_parent!r} to combine with: {_choice(known)}")
     program, source = _read_program(item.program, parent, known)
+    if source is None and not charter.asks.factors and not any(map(charter.asks.scope.allows, PROGRAM_PARTS)):
+        raise Unusable(
+            f"arm {item.name}: arms may differ in {describe_scope(charter.asks.scope)} alone: leave program out"
+        )
     job = _read_job(item, parent, charter)
     is_baseline = item.name == charter.baseline
     arm = Arm(
@@ -154,9 +161,10 @@ def _read_job(item: ArmAnswer, parent: Arm, charter: Charter) -> dict[str, Any]:
     Raises Unusable if a setting is unknown, invalid or not open to a planner.
     """
     question = charter.asks
-    open_settings = question.varied if question.factors else TUNABLE
+    open_settings = question.varied if question.factors else list_open_settings(question.scope)
     if foreign := sorted(item.settings.keys() - set(open_settings)):
-        choice = f"choose from {', '.join(open_settings)}" if open_settings else "the question varies no setting"
+        none = f"arms may differ in {describe_scope(question.scope)} alone"
+        choice = f"choose from {', '.join(open_settings)}" if open_settings else none
         raise Unusable(f"arm {item.name}: {', '.join(foreign)} cannot be set; {choice}")
     job = {**start_job(charter), **parent.job}
     if "total_steps" not in question.varied:

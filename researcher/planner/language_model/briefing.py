@@ -26,8 +26,11 @@ from researcher.history import History
 from researcher.plan import Arm, Contrast, ManipulationCheck, Speaker, Stage
 from researcher.planner.designs import lay_out
 from researcher.planner.texts import MAX_DATA_CHARS, as_data, count_of, number, quote_data, quote_text
+from researcher.program_parts import PROGRAM_PARTS
 from researcher.question.factors import PROGRAM, SPECS
 from researcher.question.flags import value_as_text
+from researcher.question.scopes import OPEN, describe_scope
+from researcher.scope import ArmPart, Scope
 from researcher.tree import Expand, Move, Promote, RungScore, SearchNode, SearchTree
 from swarm import TrainJob
 from swarm.tasks import TASK_FAMILIES
@@ -46,6 +49,13 @@ _SPEAKERS = MappingProxyType(
         Speaker.ENVIRONMENT: "the messages of the session",
     }
 )
+_FUNCTIONS = MappingProxyType(
+    {
+        ArmPart.AGENT: "another agent (prompts, several tries, tools, a check of its own answer)",
+        ArmPart.REWARD: "another training reward",
+        ArmPart.SCHEDULE: "another order of tasks",
+    }
+)
 TUNABLE = tuple(name for name in SPECS if name not in _NOT_TUNED)
 """The settings that an arm may change if a person named no factors."""
 MAX_NOTEBOOK_CHARS = 8_000
@@ -58,10 +68,16 @@ _HELD = frozenset({"total_steps", "save_freq"})
 _Z95 = 1.96
 
 
-def list_settings() -> str:
+def list_open_settings(scope: Scope) -> tuple[str, ...]:
+    """Return the settings that an arm may change if a person named no factors: those that the scope names, or all."""
+    return tuple(name for name in scope.settings or TUNABLE if scope.allows_setting(name))
+
+
+def list_settings(scope: Scope) -> str:
     """Return one line per setting that a model may choose: its name, its values and its default."""
     schema = TrainJob.model_json_schema()["properties"]
-    return "\n".join(f"- {name}: {_describe(schema[name])}" for name in TUNABLE)
+    lines = [f"- {name}: {_describe(schema[name])}" for name in list_open_settings(scope)]
+    return "\n".join(lines) or "- none: arms may differ in no setting"
 
 
 def list_tasks(named: StudiedEnvironment | None) -> str:
@@ -82,6 +98,7 @@ def list_fixed(request: FrameRequest) -> str:
         "margin": asked.margin,
         "vary": json.dumps([_factor_as_text(factor) for factor in asked.factors]) if is_asked else None,
         "baseline": json.dumps([factor.compared_with for factor in asked.factors if factor.compared_with]),
+        "scope": _scope_of_person(asked),
         "design": asked.design,
         "compared_at": request.equal,
         "amount": request.amount,
@@ -101,6 +118,12 @@ def list_fixed(request: FrameRequest) -> str:
     if not lines:
         return "Nothing else was fixed by the person."
     return "\n".join(["Fixed by the person; leave it out of your answer:", *lines])
+
+
+def _scope_of_person(asked: Question) -> str | None:
+    """Return what a person or the words of the topic let arms differ in; None where they leave all of it open."""
+    is_open = all(map(asked.scope.allows, OPEN)) and not asked.scope.settings
+    return None if is_open else describe_scope(asked.scope)
 
 
 def _fixed_rules(request: FrameRequest) -> dict[str, Any]:
@@ -126,15 +149,23 @@ def show_choice(charter: Charter) -> str:
     """Return the possible arms of a plan: those of a comparison, or the space of a search."""
     question = charter.asks
     if not question.factors:
-        return (
-            f"An arm may change these settings, and no others:\n\n{list_settings()}\n\nIt may also have another "
-            "program: name it by what it does differently."
-        )
+        return _show_open_choice(question.scope)
     if question.kind is StudyKind.OPTIMIZE:
         lines = [f"- {_factor_as_text(factor)}" for factor in question.factors]
         return "\n".join(["An arm has one level of each of these factors, in any combination:", "", *lines])
     lines = [f"- {arm.name}: {json.dumps(_show_arm(arm, question))}" for arm in lay_out(question, charter.job)]
     return "\n".join(["The question has these arms, and a plan may have no others:", "", *lines])
+
+
+def _show_open_choice(scope: Scope) -> str:
+    functions = [part for part in PROGRAM_PARTS if scope.allows(part)]
+    lines = [f"An arm may change these settings, and no others:\n\n{list_settings(scope)}\n"]
+    if functions:
+        what = " or ".join(_FUNCTIONS[part] for part in functions)
+        lines.append(f"It may also have another program, with {what}: name it by what it does differently.")
+    else:
+        lines.append("All arms have the baseline's program: leave program out.")
+    return "\n".join(lines)
 
 
 def _factor_as_text(factor: Factor) -> str:
@@ -256,6 +287,8 @@ def _measures(charter: Charter) -> Iterator[str]:
         f"A run is judged by: {charter.judged} ({charter.direction}), over {charter.eval_episodes} tasks of the "
         f"{charter.search_split} split, which no arm trains on."
     )
+    scope = charter.asks.scope
+    yield f"Arms may differ in: {describe_scope(scope)}. An arm that differs in anything else is refused."
     if charter.eval_every:
         yield f"Runs are scored in mid-training as well, every {charter.eval_every} steps."
     if charter.attempt_calls is not None:

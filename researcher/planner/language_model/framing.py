@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from researcher.charter import (
@@ -30,11 +31,16 @@ from researcher.planner.designs import BASELINE, DEFAULT_TASK, default_job, draw
 from researcher.planner.language_model.answers import MAX_ARMS, FrameAnswer, Unusable, is_arm_name, parse_answer
 from researcher.planner.language_model.arms import MAX_EPISODES_PER_STEP
 from researcher.planner.language_model.briefing import TUNABLE
+from researcher.program_parts import PROGRAM_PARTS
 from researcher.question.asking import METRICS_OF, QuestionFlags, build_question, check_asked
 from researcher.question.flags import read_fixed
+from researcher.question.reader import read_topic
+from researcher.question.scopes import describe_excess, describe_scope, read_scope
 from researcher.question.wording import state_question
+from researcher.scope import Scope
 from researcher.search.rules import search_rules
 from swarm.environments import is_bundled
+from swarm.model_path import has_name
 from swarm.tasks import TASK_FAMILIES
 
 MAX_TOPIC_CHARS = 4_000
@@ -74,6 +80,8 @@ def parse_frame(text: str, request: FrameRequest, author: str) -> Charter | Fram
         raise Unusable(str(error)) from error
     if not request.question.factors:
         _check_choice(question, request, arms)
+        _check_scope(question.scope, request.question.scope)
+    _check_model(answer, charter)
     check_measuring(charter, request)
     baseline = next(arm.name for arm in arms if arm.is_baseline)
     has_factors = bool(request.question.factors)
@@ -116,7 +124,11 @@ def _read_question(answer: FrameAnswer, given: Question) -> Question:
     kind = given.kind if given.kind is StudyKind.OPTIMIZE else answer.kind or given.kind
     if kind is StudyKind.OPTIMIZE and answer.design is not None:
         raise Unusable("design: a search chooses its arms as it goes: leave it out")
-    return build_question(
+    said = read_scope(",".join(answer.scope)) if answer.scope else None
+    parts = [part for part in PROGRAM_PARTS if (said or given.scope).allows(part)]
+    if answer.programs and not parts:
+        raise Unusable(f"programs: arms may differ in {describe_scope(said or given.scope)} alone: leave programs out")
+    question = build_question(
         QuestionFlags(
             kind=kind,
             asked=asked,
@@ -127,8 +139,28 @@ def _read_question(answer: FrameAnswer, given: Question) -> Question:
             baseline=answer.baseline,
             programs=answer.programs,
             job=given.fixed,
+            scope=said,
+            program_parts=parts,
         )
     )
+    return question if question.factors or said is not None else replace(question, scope=given.scope)
+
+
+def _check_scope(chosen: Scope, given: Scope) -> None:
+    """Raise Unusable if a model widens the scope that flags or the topic's words give."""
+    if excess := describe_excess(chosen, given):
+        raise Unusable(f"scope: arms may differ in {describe_scope(given)} alone, and the answer adds {excess}")
+
+
+def _check_model(answer: FrameAnswer, charter: Charter) -> None:
+    """Raise Unusable if the answer speaks of another model than the study trains, or of one that nobody has here."""
+    trained = str(charter.job["model"])
+    if answer.fix and "model" in read_fixed(answer.fix) and not (has_name(trained) or Path(trained).is_dir()):
+        raise Unusable(f"fix: there is no model {trained!r} here: name it in infeasible")
+    for sentence in () if "model" in charter.asks.varied else (answer.question or "", *answer.assumptions):
+        named = read_topic(sentence).values.get("model", ()) if sentence else ()
+        if len(named) == 1 and named[0] != trained:
+            raise Unusable(f"the answer speaks of {named[0]}, and the study trains {trained}: say fix model={named[0]}")
 
 
 def _with_baseline(factor: Factor, names: Sequence[str]) -> Factor:
@@ -164,7 +196,9 @@ def _check_choice(question: Question, request: FrameRequest, arms: tuple[Arm, ..
     """Raise Unusable for a choice that only a person may make, and that no person made."""
     given = request.question
     chosen = {*question.varied, *(question.fixed.keys() - given.fixed.keys())}
-    if foreign := sorted(chosen - {*TUNABLE}):
+    # A topic may name the model that is trained, and no arm another one.
+    allowed = {*TUNABLE, *given.scope.settings, *({"model"} - {*question.varied})}
+    if foreign := sorted(chosen - allowed):
         raise Unusable(
             f"vary, fix: a person alone may ask for {', '.join(foreign)}, by flags: choose from the settings of the "
             "list, or name that part of the topic in infeasible"

@@ -25,6 +25,7 @@ from researcher.planner.tools.build import build_toolbox
 from researcher.program_trials import study_trials as trials_module
 from researcher.record.budget import BudgetLedger
 from researcher.record.log import StudyLog, to_json
+from researcher.scope import Scope
 from researcher.servers.server import LeaseHolder
 from researcher.servers.server_pool import ServerPool
 from researcher.study.settings import StudySettings
@@ -68,7 +69,10 @@ def study(start_shared_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def make(programs: Mapping[str, str], checks: Checks, repairs: Repairs | None = None) -> Deps:
             rules = RulesPlanner()
             framed = rules.frame(read_request("lr 0.001 or 0.003 on reversal", StudySettings(seeds=1, engine="fake")))
-            charter = replace(framed, environment_digest=environment.digest, baseline="base", budget=Budget())
+            asks = replace(framed.asks, scope=Scope())
+            charter = replace(
+                framed, environment_digest=environment.digest, baseline="base", budget=Budget(), asks=asks
+            )
             job = {**charter.job, "engine": "fake", "total_steps": 2}
             arms = [Arm("base", {}, job, "", is_baseline=True)]
             arms += [Arm(name, {"program": name}, job, "", parent="base", manipulation=checks.get(name))

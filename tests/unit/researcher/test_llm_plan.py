@@ -20,6 +20,7 @@ from researcher.planner.language_model.briefing import TUNABLE
 from researcher.planner.language_model.plans import parse_plan
 from researcher.planner.llm import LLMPlanner
 from researcher.question.flags import read_factors
+from researcher.scope import Scope
 from researcher.study.settings import read_settings
 from swarm import TrainJob
 
@@ -57,7 +58,7 @@ def charter() -> Charter:
 @pytest.fixture
 def search(charter: Charter) -> Charter:
     """A search in all that a model may choose from."""
-    return replace(charter, asks=replace(charter.asks, kind=StudyKind.OPTIMIZE, factors=()))
+    return replace(charter, asks=replace(charter.asks, kind=StudyKind.OPTIMIZE, factors=(), scope=Scope()))
 
 
 def test_the_charter_keeps_what_a_model_may_not_choose(charter: Charter) -> None:

@@ -21,6 +21,7 @@ from researcher.phases import AUTHORSHIP, BASE, FINAL, MANIPULATION
 from researcher.plan import ManipulationCheck, Speaker
 from researcher.planner.rules import RulesPlanner
 from researcher.record.log import to_json
+from researcher.scope import ArmPart, Scope
 from researcher.servers.server_pool import connect
 from researcher.study.settings import StudySettings
 from researcher.study.topics import read_request
@@ -56,7 +57,9 @@ def score(
     """Train an arm with this program and check for one step, and score it before and after."""
     request = read_request("lr 0.001 or 0.003 on reversal", StudySettings(seeds=1, engine="fake"))
     with closing(load_environment("reverse")) as environment:
-        charter = replace(RulesPlanner().frame(request), environment_digest=environment.digest, eval_episodes=EPISODES)
+        framed = RulesPlanner().frame(request)
+        asks = replace(framed.asks, scope=Scope.of([ArmPart.AGENT]))
+        charter = replace(framed, environment_digest=environment.digest, eval_episodes=EPISODES, asks=asks)
     study = store.create_study("t", planner="scripted").id
     store.freeze_charter(study, to_json(charter))
     job = {**charter.job, "engine": "fake", "total_steps": 1, "batch_size": 2, "num_repeat": 2}

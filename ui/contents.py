@@ -84,8 +84,8 @@ class StudyContents:
 
     `analysis` is the researcher's last analysis of a plan that makes claims, as it stored it; empty before the first.
     `search_arms` are the arms as the search sees them; empty for a study that neither searches nor checks its
-    transcripts. `confirmed` is the arm that the newest confirmation is about, and `questions` are those to an external
-    planner.
+    transcripts. `confirmed` is the arm that the newest confirmation expects to be better, and `questions` are those to
+    an external planner.
     """
 
     study: Study
@@ -217,7 +217,7 @@ def read_contents(store: ExperimentStore, study_id: str) -> StudyContents:
     analyses = [item for item in store.list_analyses(study_id) if item.iteration not in exploring]
     is_search = charter is not None and charter.document.get("search") is not None
     is_checked = any(arm.manipulation is not None for arm in found.experiments)
-    confirmed = [plan.document["primary"][0] for plan in plans if plan.document.get("primary")]
+    confirmed = [plan.document["primary"][0] for plan in plans if _confirms_a_better_arm(plan.document)]
     return StudyContents(
         study=study,
         charter=charter,
@@ -234,6 +234,12 @@ def read_contents(store: ExperimentStore, study_id: str) -> StudyContents:
         confirmed=confirmed[-1] if confirmed else "",
         questions=tuple(store.list_questions(study_id)),
     )
+
+
+def _confirms_a_better_arm(plan: Mapping[str, Any]) -> bool:
+    """Return whether the first arm of a confirmation is expected to be better than the baseline."""
+    contrasts = [item.get("contrast") or {} for item in plan.get("hypotheses", ())]
+    return bool(plan.get("primary")) and all(item.get("relation") == "better" for item in contrasts[:1])
 
 
 def best_arm(contents: StudyContents) -> ArmScore | None:

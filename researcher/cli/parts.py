@@ -168,9 +168,11 @@ def print_result(store: Any, study: Any, home: Path, db: str | None, as_json: bo
         from researcher.study.requests import database_option
 
         found = summarize(store, study.id)
-        explorer = f"researcher ui{home_option(home)}{database_option(db)}"
+        place = f"{home_option(home)}{database_option(db)}"
+        explorer = f"researcher ui{place}"
+        advice = [item.replace(f"`{found.to_decide}`", f"`{found.to_decide}{place}`") for item in found.recommendation]
         left_out = {"not_studied": found.not_studied} if found.not_studied else {}
-        shown = {"answer": found.answer, "recommendation": list(found.recommendation)}
+        shown = {"answer": found.answer, "recommendation": advice}
         shown |= {"verdicts": list(found.verdicts), "runs": found.runs}
         values = left_out | shown | values | {"explorer": explorer}
     print_values(values, as_json)

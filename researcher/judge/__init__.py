@@ -1,7 +1,7 @@
 """The judge: statistics, fixed before the first run, that turn the scores of a study into verdicts."""
 
+from researcher.judge.gatekeeping import adjust_holm as adjust_holm
 from researcher.judge.judgement import Family as Family
-from researcher.judge.judgement import adjust_holm as adjust_holm
 from researcher.judge.judgement import compare_on_test as compare_on_test
 from researcher.judge.judgement import contradicts as contradicts
 from researcher.judge.judgement import judge as judge

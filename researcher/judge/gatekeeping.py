@@ -8,8 +8,83 @@ from dataclasses import replace
 
 from experiments_db import Outcome, Verdict
 from researcher.analysis import Comparison, JudgedContrast
+from researcher.charter import DecisionRule
 
 Shares = dict[str, float]
+
+
+def share_of_alpha(rule: DecisionRule, claim: int) -> float:
+    """Return the share of alpha, from 0 to 1, of the plan before which so many plans have made a claim.
+
+    By the union bound, all plans of a study together keep a useless arm with probability alpha at most, whatever number
+    of plans there is and whatever stops them.
+    """
+    if not rule.shares:
+        return 1.0
+    return rule.shares[claim] if claim < len(rule.shares) else 0.0
+
+
+def adjust_holm(p_values: Sequence[float], size: int | None = None) -> list[float]:
+    """Return Holm's adjusted p values in the order given, in a family of `size` (default: the number of values).
+
+    NaN stays NaN but counts in the family. So do the comparisons that `size` has beyond the values given. Neither is
+    ever rejected.
+    """
+    total = len(p_values) if size is None else max(size, len(p_values))
+    order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
+    adjusted = [math.nan] * len(p_values)
+    running = 0.0
+    for rank, (p, index) in enumerate(order):
+        running = max(running, min(1.0, (total - rank) * p))
+        adjusted[index] = running
+    return adjusted
+
+
+def correct_both(
+    rule: DecisionRule,
+    share: float,
+    arms: Sequence[str],
+    p_values: Sequence[tuple[float, float]],
+    primary: Sequence[str],
+    size: int,
+) -> tuple[list[float], list[float]]:
+    """Return the p values of both tests, adjusted so that each compares with alpha itself.
+
+    `share` is the plan's share of alpha, and `size` the number of its comparisons.
+
+    Behind a first primary arm that is not kept nothing is decided, so its place in the order of the second tests is by
+    the p value of its first test.
+    """
+    first, second = ([each[index] for each in p_values] for index in (0, 1))
+    adjusted, others = (_correct(rule, share, arms, each, primary, size) for each in (first, second))
+    if primary and primary[0] in arms:
+        leader = arms.index(primary[0])
+        in_order = [*second[:leader], first[leader], *second[leader + 1 :]]
+        behind = _correct(rule, share, arms, in_order, primary, size)
+        others = [*behind[:leader], others[leader], *behind[leader + 1 :]]
+    return adjusted, others
+
+
+def _correct(
+    rule: DecisionRule, share: float, arms: Sequence[str], p_values: Sequence[float], primary: Sequence[str], size: int
+) -> list[float]:
+    """Return the p values adjusted for the family and for the plan's share, so that each compares with alpha itself.
+
+    The method is Holm's step-down (1979, Scandinavian Journal of Statistics 6:65-70). In a plan with primary arms it is
+    `adjust_in_order`.
+    """
+    adjusted = list(p_values)
+    if rule.correction == "holm" and primary:
+        by_arm = dict(zip(arms, p_values, strict=True))
+        in_order = adjust_in_order(primary, by_arm, size - len(primary))
+        adjusted = [in_order[arm] for arm in arms]
+    elif rule.correction == "holm":
+        adjusted = adjust_holm(p_values, size)
+    elif primary:
+        gate = dict(zip(arms, p_values, strict=True)).get(primary[0], math.nan)
+        gate = 1.0 if math.isnan(gate) else gate
+        adjusted = [p if arm in primary else max(p, gate) for arm, p in zip(arms, p_values, strict=True)]
+    return [math.nan if math.isnan(p) else min(1.0, p / share) if share else 1.0 for p in adjusted]
 
 
 def adjust_in_order(primary: Sequence[str], p_values: Mapping[str, float], secondary: int) -> dict[str, float]:

@@ -11,10 +11,10 @@ from scipy import special
 
 from experiments_db import IN_MEAN, Outcome, Verdict
 from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
-from researcher.charter import Charter, DecisionRule
+from researcher.charter import Charter
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
 from researcher.judge.equivalence import p_different, p_equal, settle_equal, settle_primary, why_not_equal
-from researcher.judge.gatekeeping import adjust_in_order, close_gate, close_gate_of_contrasts
+from researcher.judge.gatekeeping import close_gate, close_gate_of_contrasts, correct_both, share_of_alpha
 from researcher.judge.notes import Weighed, count_failures, describe, divide_gain, gain_of_weights
 from researcher.judge.samples import (
     NOT_ESTIMATED,
@@ -137,33 +137,6 @@ def judge(
     )
 
 
-def adjust_holm(p_values: Sequence[float], size: int | None = None) -> list[float]:
-    """Return Holm's adjusted p values in the order given, in a family of `size` (default: the number of values).
-
-    NaN stays NaN but counts in the family. So do the comparisons that `size` has beyond the values given. Neither is
-    ever rejected.
-    """
-    total = len(p_values) if size is None else max(size, len(p_values))
-    order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
-    adjusted = [math.nan] * len(p_values)
-    running = 0.0
-    for rank, (p, index) in enumerate(order):
-        running = max(running, min(1.0, (total - rank) * p))
-        adjusted[index] = running
-    return adjusted
-
-
-def share_of_alpha(rule: DecisionRule, claim: int) -> float:
-    """Return the share of alpha, from 0 to 1, of the plan before which so many plans have made a claim.
-
-    By the union bound, all plans of a study together keep a useless arm with probability alpha at most, whatever number
-    of plans there is and whatever stops them.
-    """
-    if not rule.shares:
-        return 1.0
-    return rule.shares[claim] if claim < len(rule.shares) else 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class _Compared:
     """One comparison as the test decides it.
@@ -233,7 +206,8 @@ def _test_family(
         _p_values(charter, estimate, family.null_margin(item.arm, charter.baseline))
         for item, estimate in zip(compared, estimates, strict=True)
     ]
-    first, second = _correct_both(rule, [item.arm for item in compared], p_values, family)
+    share = share_of_alpha(rule, family.claim)
+    first, second = correct_both(rule, share, [item.arm for item in compared], p_values, family.primary, family.size)
     return [
         _decide(charter, item, raw, corrected)
         for item, raw, corrected in zip(compared, p_values, zip(first, second, strict=True), strict=True)
@@ -259,44 +233,6 @@ def _decide(charter: Charter, item: _Compared, raw: tuple[float, float], correct
     which = int(verdict is Verdict.DIFFERENT)
     p = raw[which] if item.basis == "seeds" else math.nan
     return replace(item, p=p, p_adjusted=corrected[which], verdict=verdict)
-
-
-def _correct_both(
-    rule: DecisionRule, arms: Sequence[str], p_values: Sequence[tuple[float, float]], family: Family
-) -> tuple[list[float], list[float]]:
-    """Return the p values of both tests, adjusted so that each compares with alpha itself.
-
-    Behind a first primary arm that is not kept nothing is decided, so its place in the order of the second tests is by
-    the p value of its first test.
-    """
-    first, second = ([each[index] for each in p_values] for index in (0, 1))
-    adjusted, others = (_correct(rule, arms, each, family) for each in (first, second))
-    if family.primary and family.primary[0] in arms:
-        leader = arms.index(family.primary[0])
-        behind = _correct(rule, arms, [*second[:leader], first[leader], *second[leader + 1 :]], family)
-        others = [*behind[:leader], others[leader], *behind[leader + 1 :]]
-    return adjusted, others
-
-
-def _correct(rule: DecisionRule, arms: Sequence[str], p_values: Sequence[float], family: Family) -> list[float]:
-    """Return the p values adjusted for the family and for the plan's share, so that each compares with alpha itself.
-
-    The method is Holm's step-down (1979, Scandinavian Journal of Statistics 6:65-70). In a plan with primary arms it is
-    `adjust_in_order`.
-    """
-    share = share_of_alpha(rule, family.claim)
-    adjusted = list(p_values)
-    if rule.correction == "holm" and family.primary:
-        by_arm = dict(zip(arms, p_values, strict=True))
-        in_order = adjust_in_order(family.primary, by_arm, family.size - len(family.primary))
-        adjusted = [in_order[arm] for arm in arms]
-    elif rule.correction == "holm":
-        adjusted = adjust_holm(p_values, family.size)
-    elif family.primary:
-        gate = dict(zip(arms, p_values, strict=True)).get(family.primary[0], math.nan)
-        gate = 1.0 if math.isnan(gate) else gate
-        adjusted = [p if arm in family.primary else max(p, gate) for arm, p in zip(arms, p_values, strict=True)]
-    return [math.nan if math.isnan(p) else min(1.0, p / share) if share else 1.0 for p in adjusted]
 
 
 def _compare(charter: Charter, arm: str, family: Family) -> _Compared:

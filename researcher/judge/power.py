@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from researcher.charter import Charter, SampleSizeGoal
-from researcher.judge.judgement import CLEARLY_NEGATIVE, share_of_alpha
+from researcher.judge.gatekeeping import share_of_alpha
+from researcher.judge.judgement import CLEARLY_NEGATIVE
 from researcher.judge.samples import (
     OUTLIER_LEVEL,
     SHRINKAGE,

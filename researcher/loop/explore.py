@@ -10,7 +10,7 @@ from experiments_db import BudgetKind, Operator, Review
 from researcher.charter import Charter, SearchRules
 from researcher.errors import PlannerError, ResearchError
 from researcher.history import Action, History, Objection, ObjectionKind
-from researcher.judge.judgement import share_of_alpha
+from researcher.judge.gatekeeping import share_of_alpha
 from researcher.loop.deps import Deps
 from researcher.plan import Hypothesis, Plan, Stage
 from researcher.planner.tools.base import ToolRefused

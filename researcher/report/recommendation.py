@@ -141,10 +141,7 @@ def _to_decide(facts: StudyFacts, arm: ArmFacts) -> str:
         return ""
     if wanted.seeds is None:
         return f"; even {wanted.most} fresh seeds of both are likely too few to tell"
-    return (
-        f"; about {wanted.seeds} fresh seeds of both would decide: "
-        f"`researcher replicate {wanted.finding} --seeds {wanted.seeds}`"
-    )
+    return f"; about {wanted.seeds} fresh seeds of both would decide: `{wanted.command}`"
 
 
 def _why_not_the_best(facts: StudyFacts, baseline: ArmFacts, named: list[ArmFacts]) -> str:

@@ -19,7 +19,8 @@ class Summary:
     """The result of a study in a few lines.
 
     `verdicts` has one line per arm, best first. `runs` says how the runs ended, and `recommendation` what to do.
-    `not_studied` names the parts of the topic that the study leaves out.
+    `not_studied` names the parts of the topic that the study leaves out. `to_decide` is the command in the
+    recommendation; empty without one.
     """
 
     not_studied: str
@@ -27,6 +28,7 @@ class Summary:
     verdicts: tuple[str, ...]
     runs: str
     recommendation: tuple[str, ...]
+    to_decide: str = ""
 
 
 def summarize(store: ExperimentStore, study_id: str) -> Summary:
@@ -41,6 +43,7 @@ def summarize(store: ExperimentStore, study_id: str) -> Summary:
         tuple(_verdict(arm, facts.charter) + _with_plain(facts, arm) for arm in facts.arms),
         describe_runs(facts),
         tuple(recommendation(facts)),
+        "" if facts.to_decide is None else facts.to_decide.command,
     )
 
 

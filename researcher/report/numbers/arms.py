@@ -256,6 +256,11 @@ class SeedsToDecide:
     seeds: int | None
     most: int = MOST_REPEATED
 
+    @property
+    def command(self) -> str:
+        """The command that repeats the comparison with so many seeds; empty if no number is enough."""
+        return "" if self.seeds is None else f"researcher replicate {self.finding} --seeds {self.seeds}"
+
 
 def find_seeds_to_decide(
     charter: Charter, scored: Mapping[str, Runs], found: Comparison | None, finding: str

@@ -90,6 +90,10 @@ class RunBroken(ResearchError):
     """A run that cannot go on or cannot be scored, in a study that can."""
 
 
+class RunDiverged(RunBroken):
+    """A run whose trained weights give no finite numbers."""
+
+
 class ScoreIncomplete(RunBroken):
     """A score with episodes that brought no reward; it may be measured again."""
 

@@ -26,6 +26,7 @@ SwarmError
 ├── EngineFailure               the engine or trainer failed; the server's state becomes FAILED
 │   ├── WeightsNotFinite        the model gives no finite numbers
 │   └── FailedEngine            the server's state is FAILED: waiting does not help
+│       └── TrainingDiverged    it is, because trained weights give no finite numbers
 ├── EnvironmentFailure          a task could not be created or an attempt could not be graded
 ├── ProgramFailure              an agent, a reward or a schedule raised, or took too long
 ├── SandboxUnavailable          foreign code and no sandbox to run it in
@@ -163,6 +164,12 @@ class FailedEngine(EngineFailure):
     """An engine that has failed, which serves nothing until somebody starts it again."""
 
     code = "engine_failed"
+
+
+class TrainingDiverged(FailedEngine):
+    """An engine that has failed because its trained weights give no finite numbers."""
+
+    code = "training_diverged"
 
 
 class EnvironmentFailure(SwarmError):

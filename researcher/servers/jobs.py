@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments_db import Run
-from researcher.errors import RunBroken, RunLost, RunRejected, ServerInUse
+from researcher.errors import RunBroken, RunDiverged, RunLost, RunRejected, ServerInUse
 from researcher.record.costs import error_of_program
 from researcher.record.runs import PROGRAM, Diagnosis
 from swarm import SwarmClient, SwarmError
@@ -30,8 +30,9 @@ SERVING = ("DRAINING", "TRAINING", "EXPORTING", *RESTING)
 def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: str, boot_timeout_s: float) -> None:
     """Start the run's job under its key, unless the server has started it before; return while the engine boots.
 
-    Raises RunBroken if the engine failed. Raises RunRejected if the run's program began another run in its place,
-    RunLost if any other run took its place. Raises ServerInUse if the server works for another project than `project`.
+    Raises RunBroken if the engine failed, RunDiverged if its weights are the cause. Raises RunRejected if the run's
+    program began another run in its place, RunLost if any other run took its place. Raises ServerInUse if the server
+    works for another project than `project`.
     """
     key = run.idempotency_key
     try:
@@ -44,7 +45,7 @@ def launch_once(client: SwarmClient, run: Run, job: Mapping[str, Any], project: 
         launched = client.launch(key, job)
     match launched.outcome:
         case "failed":
-            raise RunBroken(f"the engine failed: {launched.reason}")
+            raise _failure_of(client.status(), f"the engine failed: {launched.reason}")
         case "replaced":
             refuse_own_successor(client, run)
             raise RunLost(f"a later run took its place on {client.url} at step {launched.step}")
@@ -77,18 +78,22 @@ def poll_states(
 ) -> Iterator[Status]:
     """Yield the server's status at each look, the last time with its engine in one of `states`.
 
-    Raises RunBroken if the engine is in a `failed` state or needs more than `wait_s` seconds, SwarmError, and what
-    `check_stop` raises.
+    Raises RunBroken if the engine is in a `failed` state or needs more than `wait_s` seconds, RunDiverged if its
+    weights are the cause, SwarmError, and what `check_stop` raises.
     """
     deadline = time.monotonic() + wait_s
     while (status := client.status()).state not in states:
         check_stop()
         if status.state in failed or time.monotonic() > deadline:
             reason = status.reason or f"it has not come to {' or '.join(states)} within {wait_s:g} s"
-            raise RunBroken(f"the engine is {status.state}: {reason}")
+            raise _failure_of(status, f"the engine is {status.state}: {reason}")
         yield status
         time.sleep(POLL_S)
     yield status
+
+
+def _failure_of(status: Status, sentence: str) -> RunBroken:
+    return RunDiverged(sentence) if status.has_diverged else RunBroken(sentence)
 
 
 def is_replaced(client: SwarmClient, run: Run, boot_timeout_s: float) -> bool:

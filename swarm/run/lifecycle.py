@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from swarm.errors import EngineNotReady, FailedEngine, IllegalTransition
+from swarm.errors import EngineNotReady, FailedEngine, IllegalTransition, TrainingDiverged
 from swarm.schemas import LEGAL_ENGINE_MOVES, EngineState
 from swarm.types import WeightVersion
 
@@ -30,6 +30,7 @@ class EngineLifecycle:
         self._record = record
         self._state = EngineState.OFFLINE
         self._reason: str | None = None
+        self._has_diverged = False
         self._weights = WeightVersion(version=0, step=0, published_at=0.0)
         self._changed = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
@@ -41,6 +42,11 @@ class EngineLifecycle:
     @property
     def reason(self) -> str | None:
         return self._reason
+
+    @property
+    def has_diverged(self) -> bool:
+        """True if the engine has failed because trained weights give no finite numbers."""
+        return self._has_diverged
 
     @property
     def serving(self) -> bool:
@@ -67,19 +73,23 @@ class EngineLifecycle:
     def refusal(self) -> FailedEngine | EngineNotReady:
         """Return the error of a call that needs an engine, while none runs. It is final if the engine has failed."""
         if self._state is EngineState.FAILED:
-            return FailedEngine(f"the engine has failed: {self._reason or 'see the log of the server'}")
+            kind = TrainingDiverged if self._has_diverged else FailedEngine
+            return kind(f"the engine has failed: {self._reason or 'see the log of the server'}")
         return EngineNotReady(
             "no engine is running: start a job, from a client with auto_sync_train_config_and_start_engine or from a"
             " shell with `swarm start --job job.yaml`",
             retry_after_s=2,
         )
 
-    async def move(self, to: EngineState, reason: str | None = None) -> None:
-        """Change the state, wake the waiting tasks and record it. Raise IllegalTransition for an illegal move."""
+    async def move(self, to: EngineState, reason: str | None = None, *, has_diverged: bool = False) -> None:
+        """Change the state, wake the waiting tasks and record it. Raise IllegalTransition for an illegal move.
+
+        `has_diverged` says that the engine fails because trained weights give no finite numbers.
+        """
         if to not in LEGAL_ENGINE_MOVES[self._state]:
             raise IllegalTransition(f"the engine is {self._state}: it cannot become {to} from there")
         async with self._changed:
-            self._state, self._reason = to, reason
+            self._state, self._reason, self._has_diverged = to, reason, has_diverged
             self._changed.notify_all()
         for listener in list(self._listeners):
             listener()

@@ -209,7 +209,8 @@ class LostEpisodesView(Body):
 class Status(Body):
     """The answer to GET status: one snapshot of the server.
 
-    `failures` counts untrained episodes by reason. `running` lists the running episodes that were silent longest, at
+    `has_diverged` says that the engine failed because trained weights give no finite numbers. `failures` counts
+    untrained episodes by reason. `running` lists the running episodes that were silent longest, at
     most 50. `recoveries` counts how often the engine recovered from a crash of its worker or of the server. `calls`
     counts model calls that were joined, replayed, orphaned or withheld. `ignored_fields` counts the fields of model
     calls without effect, by name. `lease` names the study that uses the server. `disk` is the disk usage of the
@@ -239,6 +240,7 @@ class Status(Body):
     ignored_fields: dict[str, int]
     tokens_per_second: float
     last_metrics: dict[str, float]
+    has_diverged: bool = False
     lease: LeaseView | None = None
     disk: DiskView | None = None
     revision: int = 0

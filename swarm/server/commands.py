@@ -373,12 +373,12 @@ class SwarmServer:
         except SwarmError as error:
             await self._fail(error.message)
 
-    async def _fail(self, reason: str) -> None:
+    async def _fail(self, reason: str, *, has_diverged: bool = False) -> None:
         logger.log(logging.INFO if self.ends_by_failure else logging.ERROR, "engine failed: %s", reason)
         async with self._commands:
             if self.lifecycle.state in STARTABLE:
                 return
-            await self._move_if_recorded(EngineState.FAILED, reason)
+            await self._move_if_recorded(EngineState.FAILED, reason, has_diverged=has_diverged)
             await self._tear_down("engine_failed")
 
     async def _suspend(self) -> None:
@@ -390,10 +390,10 @@ class SwarmServer:
             await self._backends.close()
             await self._tear_down(None)
 
-    async def _move_if_recorded(self, state: EngineState, reason: str) -> None:
+    async def _move_if_recorded(self, state: EngineState, reason: str, *, has_diverged: bool = False) -> None:
         """Change the state even if the ledger cannot record it: a broken ledger must not keep the engine running."""
         try:
-            await self.lifecycle.move(state, reason)
+            await self.lifecycle.move(state, reason, has_diverged=has_diverged)
         except LedgerError as error:
             logger.error("the engine is %s, which could not be recorded: %s", state, error.message)
 
@@ -401,7 +401,8 @@ class SwarmServer:
         """End the run by a failure of its engine. Return True if the run repairs it instead."""
         if self._run is not None and isinstance(error, WeightsNotFinite) and self._run.loop.repairs(error):
             return True
-        self._spawn(self._fail(error.message), "engine failure")
+        has_diverged = isinstance(error, WeightsNotFinite) and self.lifecycle.weights.version > 0
+        self._spawn(self._fail(error.message, has_diverged=has_diverged), "engine failure")
         return False
 
     async def _tear_down(self, reason: str | None) -> None:

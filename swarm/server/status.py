@@ -37,6 +37,7 @@ def build_status(job: TrainJob | None, run: JobRun | None, lifecycle: EngineLife
         server_version=swarm.__version__,
         state=lifecycle.state,
         reason=lifecycle.reason,
+        has_diverged=lifecycle.has_diverged,
         project_name=job.project_name if job else None,
         experiment_name=job.experiment_name if job else None,
         model=job.model if job else None,

@@ -142,6 +142,26 @@ def test_a_study_in_which_the_baseline_alone_plays_compared_nothing(own: Path) -
     assert headline().startswith("The study failed: nothing could be compared")
 
 
+@pytest.mark.parametrize(("steps", "where"), [("3", "while it trains"), ("1", "while it is scored")])
+def test_a_training_whose_weights_diverge_is_a_run_that_failed_by_its_own_doing(
+    own: Path, steps: str, where: str
+) -> None:
+    words = ["start", "--topic", "Two rates", "--vary", "lr=1e-3,3e38", "--planner", "rules", "--engine", "local"]
+    words += ["--seeds", "1", "--underpowered", "--steps", steps, "--eval-episodes", "8", "--env", "count"]
+    done = CliRunner().invoke(app, [*words, "--job", "job.yaml", "--servers", (own / "server").read_text()])
+
+    assert done.exit_code == 0, done.output
+    with open_own(own) as store:
+        [study] = store.list_studies()
+        wild = next(arm.id for arm in store.list_experiments(study.id) if arm.name == "lr=3e+38")
+        [run] = [run for run in store.list_runs(study_id=study.id) if run.experiment_id == wild]
+    assert run.diagnosis is not None, where
+    assert (run.status, run.diagnosis["kind"], run.diagnosis["is_retried"]) == (RunStatus.FAILED, "not_finite", False)
+    assert "training has diverged" in run.diagnosis["sentence"]
+    assert "1 of the 2 that count failed by their own doing" in done.output
+    assert "by the system" not in done.output
+
+
 def test_an_environment_that_was_changed_is_not_gone_on_with(own: Path) -> None:
     (own / "longer" / "grade.py").write_text("def grade(task, transcript):\n    return 1 / 0\n")
     assert start(own, "plain", "silent").exit_code == 13

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from experiments_db import RunStatus, Severity
-from researcher.errors import ResearchError, RunBroken, RunLost, RunRejected, ScoreIncomplete
+from researcher.errors import ResearchError, RunBroken, RunDiverged, RunLost, RunRejected, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import step_limit_s
 from researcher.execution.storage import is_storage_outage
@@ -35,7 +35,8 @@ from researcher.record.runs import FAILURE, OWN_DOING, PROGRAM, STALL, TRAINING_
 from researcher.servers.jobs import EndedTraining, diagnose_attempts, end_job, refuse_own_successor, stop_job
 from researcher.servers.server_pool import is_outage
 from swarm import SwarmError
-from swarm.errors import ProgramFailure
+from swarm.errors import ProgramFailure, TrainingDiverged
+from swarm.guard import NOT_FINITE
 from swarm.processes import KILLED, tail
 from swarm.schemas import MetricPointView
 
@@ -118,7 +119,8 @@ def _look_at(deps: Deps, active: ActiveRun) -> None:
     elif status.step >= active.steps:
         active.phase = Phase.TRAINED
     elif is_engine_gone(active, status.state, time.monotonic()):
-        fail(deps, active, f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}")
+        reason = f"the engine is {status.state} at step {status.step}: {status.reason or 'stopped'}"
+        fail_with(deps, active, RunDiverged(reason) if status.has_diverged else RunBroken(reason))
     elif code == 0 and ends_at_a_quota(deps.log.charter(), deps.store.get_run(active.run_id)):
         # The program ends by itself with the step that reaches the quota, and only then.
         end_training(deps, active)
@@ -312,6 +314,8 @@ def fail_with(deps: Deps, active: ActiveRun, error: BaseException) -> None:
     diagnosis = None
     if isinstance(error, RunRejected):
         diagnosis = Diagnosis("rejected", reason, is_scored=False, is_retried=False)
+    elif isinstance(error, (RunDiverged, TrainingDiverged)):
+        diagnosis = Diagnosis(NOT_FINITE, reason, is_scored=False, is_retried=False)
     elif isinstance(error, ScoreIncomplete):
         diagnosis = Diagnosis(UNSCORED, reason, is_scored=False, is_retried=False)
     elif isinstance(error, ProgramFailure):

@@ -16,7 +16,7 @@ from langgraph.graph import END, START, StateGraph
 
 from experiments_db import StoreLeaseLost, StoreUnavailable
 from researcher.charter import FrameRequest
-from researcher.errors import PlannerError, RunBroken
+from researcher.errors import PlannerError, RunBroken, RunDiverged
 from researcher.loop.deps import ActiveRun
 from researcher.loop.graph import KEPT_CHECKPOINTS, build_graph, is_finished, is_transient, prune
 from researcher.loop.nodes.monitor import RESTART_S, is_engine_gone
@@ -119,14 +119,16 @@ def test_every_restart_of_an_engine_has_its_time_and_a_stop_for_longer_is_the_en
 class Server:
     """Says at each look at its engine the next of `states`; the batch that fills is known once it has booted."""
 
-    def __init__(self, *states: str) -> None:
+    def __init__(self, *states: str, reason: str = "the worker died") -> None:
         self._states = list(states)
+        self.reason = reason
         self._state = ""
         self.asked: list[dict[str, Any]] = []
 
     def status(self) -> SimpleNamespace:
         self._state = self._states.pop(0) if len(self._states) > 1 else self._states[0]
-        return SimpleNamespace(state=self._state, step=4, reason="the worker died")
+        has_diverged = "diverged" in self.reason
+        return SimpleNamespace(state=self._state, step=4, reason=self.reason, has_diverged=has_diverged)
 
     def job(self) -> SimpleNamespace:
         return SimpleNamespace(filling=None if self._state in ("BOOTING", "FAILED") else 5)
@@ -153,3 +155,5 @@ def test_server_that_boots_again_is_asked_once_it_serves() -> None:
 def test_engine_that_failed_says_why_itself() -> None:
     with pytest.raises(RunBroken, match="the engine is FAILED: the worker died"):
         end(Server("FAILED"))
+    with pytest.raises(RunDiverged, match="the engine is FAILED: the training has diverged"):
+        end(Server("FAILED", reason="the training has diverged"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swarm.backends.fake import Fault, FaultKind
-from swarm.errors import EpisodeEnded, JobInvalid, WeightsNotFinite
+from swarm.errors import EpisodeEnded, FailedEngine, JobInvalid, TrainingDiverged, WeightsNotFinite
 from swarm.job import TrainJob, build_job
 from swarm.ledger import BatchState
 from swarm.schemas import ChangeJobRequest, EngineState, EpisodeState
@@ -161,6 +161,20 @@ async def test_weights_that_give_no_finite_numbers_end_a_run_whose_guard_only_wa
     with pytest.raises(WeightsNotFinite):
         await hosted.call(episode)
     await hosted.wait_for(EngineState.FAILED)
+    assert (await hosted.server.status()).has_diverged
+    assert type(hosted.server.lifecycle.refusal()) is TrainingDiverged
+
+
+async def test_a_model_that_gives_no_finite_numbers_before_any_training_has_not_diverged(host: Any) -> None:
+    hosted = host()
+    await start(hosted, "warn")
+    episode = await hosted.begin()
+    hosted.sampler.fault = Fault(FaultKind.NOT_FINITE)
+    with pytest.raises(WeightsNotFinite):
+        await hosted.call(episode)
+    await hosted.wait_for(EngineState.FAILED)
+    assert not (await hosted.server.status()).has_diverged
+    assert type(hosted.server.lifecycle.refusal()) is FailedEngine
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,15 @@ from researcher.planner.designs import lay_out
 from researcher.question.wording import describe_question
 from researcher.record.log import to_json
 from researcher.search.rules import LEAST_EPISODES
-from swarm.environments import is_bundled
+from researcher.study.settings import MAX_OF_ATTEMPT
+from swarm.environments import DrivenEnvironment, Environment, is_bundled
 
 PILOT_OF_EQUALITY, MOST_SEEDS_OF_EQUALITY = 6, 24
 """The runs of the pilot, and the most runs per arm, of a question for equality.
 
 Its number of runs rests on the measured variance alone, which three runs do not show."""
+CALLS_OF_A_REPLY = 8
+"""The model calls that an agent may make for each reply where nobody has set a limit: twice those of a vote of four."""
 SPREAD_OF_EFFECT = 0.5
 """The factor from an effect on scores to one on their spread: runs of one arm differ less than arms do."""
 
@@ -51,9 +54,27 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
             metric_range=(0.0, 1.0) if is_bundled(reference) else charter.metric_range,
         )
     )
+    charter = _with_limits(charter, environment)
     if charter.margin is not None:
         charter = _for_equality(charter, request)
     return _within_split(charter, count_tasks(environment, charter.search_split, charter.held_out))
+
+
+def _with_limits(charter: Charter, environment: Environment) -> Charter:
+    """Return the charter with limits of an attempt, where arms may have agents of their own and nobody set any.
+
+    A limit that is set stands. An environment with an agent of its own needs none.
+    """
+    is_limited = charter.attempt_calls is not None and charter.attempt_tokens is not None
+    if is_limited or not charter.asks.scope.asks_agents or isinstance(environment, DrivenEnvironment):
+        return charter
+    calls = charter.attempt_calls or min(MAX_OF_ATTEMPT, CALLS_OF_A_REPLY * environment.max_turns)
+    tokens = charter.attempt_tokens or min(MAX_OF_ATTEMPT, calls * environment.max_tokens)
+    sentence = (
+        f"An attempt of any arm may make {calls} model calls and sample {tokens} tokens in all, in training and in "
+        "scores: agents are compared at equal limits."
+    )
+    return replace(charter, attempt_calls=calls, attempt_tokens=tokens, assumptions=(*charter.assumptions, sentence))
 
 
 def _for_equality(charter: Charter, request: FrameRequest) -> Charter:

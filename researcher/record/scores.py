@@ -327,24 +327,30 @@ def _find_not_as_trained(
     stored = store.find_charter(study_id)
     if stored is None or not plays_its_own(charter_from_json(stored.document), FINAL):
         return {}
-    scores = {item.run_id: item for item in store.list_evaluations(run_ids=list(runs), phase=FINAL)}
-    costs = {
-        run_id: ArmCost(
-            None if run.training_cost is None else cost_from_json(run.training_cost),
-            None if (cost := scores[run_id].details.get(COST)) is None else cost_from_json(cost),
-        )
-        for run_id, (run, _) in runs.items()
-        if run_id in scores
-    }
-    usual = mean_cost(costs[run_id] for run_id, (_, arm) in runs.items() if run_id in costs and arm.is_baseline)
     out: dict[str, str] = {}
-    for run_id, cost in costs.items():
-        _, arm = runs[run_id]
-        if not arm.is_baseline and not agent_of(arm).is_plain:
-            has_same_tasks = arm.train_environment is None
-            if why := why_not_as_trained(cost, usual, has_same_tasks=has_same_tasks):
+    for phase in (FINAL, TEST):
+        costs = _costs_of(store, runs, phase)
+        usual = mean_cost(cost for run_id, cost in costs.items() if runs[run_id][1].is_baseline)
+        for run_id, cost in costs.items():
+            _, arm = runs[run_id]
+            if arm.is_baseline or agent_of(arm).is_plain:
+                continue
+            if why := why_not_as_trained(cost, usual, has_same_tasks=arm.train_environment is None):
                 out.setdefault(arm.name, why)
     return out
+
+
+def _costs_of(store: ExperimentStore, runs: Mapping[str, tuple[Run, Experiment]], phase: str) -> dict[str, ArmCost]:
+    """Return the cost of each run with a score of this phase, by id."""
+    stored = {item.run_id: item.details.get(COST) for item in store.list_evaluations(run_ids=list(runs), phase=phase)}
+    return {
+        run_id: ArmCost(
+            None if run.training_cost is None else cost_from_json(run.training_cost),
+            None if (cost := stored[run_id]) is None else cost_from_json(cost),
+        )
+        for run_id, (run, _) in runs.items()
+        if run_id in stored
+    }
 
 
 def _find_out_by_scores(store: ExperimentStore, runs: Mapping[str, tuple[Run, Experiment]]) -> dict[str, str]:

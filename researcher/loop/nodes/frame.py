@@ -54,7 +54,9 @@ def _on_environment(deps: Deps, charter: Charter, request: FrameRequest) -> Char
             metric_range=(0.0, 1.0) if is_bundled(reference) else charter.metric_range,
         )
     )
-    charter = _with_limits(charter, environment)
+    # A repeated study measures as the first one did.
+    if not deps.store.get_study(deps.study_id).settings.get("replicates"):
+        charter = _with_limits(charter, environment)
     if charter.margin is not None:
         charter = _for_equality(charter, request)
     return _within_split(charter, count_tasks(environment, charter.search_split, charter.held_out))

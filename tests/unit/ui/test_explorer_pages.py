@@ -115,12 +115,15 @@ def test_only_the_words_of_a_planner_are_said_to_be_a_planners(open_page, tmp_pa
     def decide(store, home: Path) -> None:
         for author in ("llm", "study"):
             study = store.create_study(author, planner="llm")
-            store.record_decision(study.id, 0, action="stop", reason="Enough.", details={"author": author})
+            doubted = {"suspect": {"dense": "It won by code."}} if author == "llm" else {}
+            details = {"author": author, **doubted}
+            store.record_decision(study.id, 0, action="stop", reason="Enough.", details=details)
 
     database = create_database(tmp_path, decide)
     said = [words(open_page("study", database, study=study, section="Decisions")) for study in study_ids(database)]
     assert ["Enough." in text for text in said] == [True, True]
     assert ["The planner's words, unchecked." in text for text in said] == [True, False]
+    assert ["suspect: It won by code." in text for text in said] == [True, False]
 
 
 @pytest.mark.parametrize("page", ["studies", "study", "compare"])

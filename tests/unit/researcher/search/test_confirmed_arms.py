@@ -24,7 +24,7 @@ from researcher.scope import ArmPart
 from researcher.search.hypotheses import check_confirmed, usual_hypotheses
 from researcher.tree import RungScore, SearchNode, SearchTree
 
-LONG = make_arm("long", clip_ratio=0.3)
+LONG = make_arm("long", grad_clip=0.3)
 FIRST = make_round([BASELINE, FAST, WIDE, LONG])
 MEANS = {"baseline": 0.3, "fast": 0.4, "wide": 0.6, "long": 0.31}
 

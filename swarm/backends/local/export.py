@@ -16,8 +16,15 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from swarm.backends.local.model.adapter import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_base, verify_base
+from swarm.backends.local.model.adapter import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    read_base,
+    refuse_other_adapter,
+    verify_base,
+)
 from swarm.backends.local.model.computing import DTYPES
+from swarm.backends.weights import UnfitWeights, load_fitting
 from swarm.errors import BadRequest, CheckpointError
 from swarm.model_path import BUNDLED_DIRECTORIES, WEIGHT_SUFFIXES, stored_dtype
 from swarm.trainer.checkpoint_files import MANIFEST, one_line, verify_checkpoint, written_atomically
@@ -120,25 +127,22 @@ def _load(checkpoint: Path, source: Path, dtype: str) -> Any:
     """Return the model in `source`, with the checkpoint's adapter merged into it if the two directories differ."""
     if source == checkpoint:
         return _load_whole(source, DTYPES[dtype])
-    from peft import PeftModel
+    from peft import PeftModel, get_peft_model_state_dict
 
     # Merging in float32 rounds the weights only once.
     merged: Any = PeftModel.from_pretrained(_load_whole(source, torch.float32), str(checkpoint))
+    refuse_other_adapter(checkpoint, load_file(checkpoint / ADAPTER_WEIGHTS), get_peft_model_state_dict(merged))
     return merged.merge_and_unload().to(DTYPES[dtype])
 
 
 def _load_whole(directory: Path, dtype: torch.dtype) -> Any:
     transformers_logging.disable_progress_bar()
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
-        )
+        return load_fitting(AutoModelForCausalLM, directory, dtype=dtype, trust_remote_code=False)
+    except UnfitWeights as error:
+        raise CheckpointError(f"{directory}: its weights do not fit its config.json: {error}") from error
     except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
         raise CheckpointError(f"{directory} cannot be loaded: {one_line(error)}") from error
-    module, found = loaded
-    if found["missing_keys"]:
-        raise CheckpointError(f"{directory} lacks weights of its model, such as {min(found['missing_keys'])}")
-    return module
 
 
 def _copy_rest(source: Path, draft: Path) -> None:

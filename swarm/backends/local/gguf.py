@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from swarm.backends.weights import load_fitting
 from swarm.errors import BadRequest, Unavailable
 
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -34,14 +35,14 @@ def convert_gguf(gguf: Path, directory: Path, dtype: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    place: dict[str, Any] = {"gguf_file": gguf.name, "local_files_only": True}
+    place: dict[str, Any] = {"gguf_file": gguf.name}
     # Their bars are of use on a terminal alone.
     bars = nullcontext() if sys.stderr.isatty() else redirect_stderr(io.StringIO())
     try:
         split = _read_split(gguf)
         with bars:
-            tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, **place)
-            model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=getattr(torch, dtype), **place)
+            tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, local_files_only=True, **place)
+            model: Any = load_fitting(AutoModelForCausalLM, gguf.parent, dtype=getattr(torch, dtype), **place)
     except BadRequest:
         raise
     # The readers of transformers and gguf raise whatever a file of another form leads them to.

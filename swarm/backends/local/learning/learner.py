@@ -23,6 +23,7 @@ from swarm.backends.local.learning.optimizer import PolicyOptimizer
 from swarm.backends.local.learning.sharing.prefix_sharing import PrefixSharing
 from swarm.backends.local.learning.updater import MiniBatchUpdater, StepInput, TokenScorer
 from swarm.backends.local.model.adapter import AdapterFiles, adapter_weights, read_adapter
+from swarm.backends.weights import UnfitWeights, load_fitting, refuse_other_shapes, shapes_of
 from swarm.errors import CheckpointError
 from swarm.job import TrainJob
 from swarm.live_settings import with_settings
@@ -241,11 +242,14 @@ def read_weights(directory: Path, like: torch.nn.Module) -> dict[str, torch.Tens
     dtype = next(iter(expected.values())).dtype
     transformers_logging.disable_progress_bar()
     try:
-        stored = type(like).from_pretrained(directory, dtype=dtype, local_files_only=True)  # type: ignore[attr-defined]
+        stored = load_fitting(type(like), directory, dtype=dtype)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {directory} cannot be loaded: {one_line(error)}") from error
     weights = {name: weight.detach() for name, weight in stored.named_parameters()}
-    shapes = {name: weight.shape for name, weight in weights.items()}
-    if shapes != {name: weight.shape for name, weight in expected.items()}:
-        raise CheckpointError(f"checkpoint {directory} is of another model: parameter names or shapes differ")
+    try:
+        refuse_other_shapes(shapes_of(weights), shapes_of(expected))
+    except UnfitWeights as error:
+        raise CheckpointError(
+            f"checkpoint {directory} is of another model, because names or shapes differ: {error}"
+        ) from error
     return weights

@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from swarm.backends.weights import UnfitWeights, refuse_other_shapes, shapes_of
 from swarm.errors import CheckpointError, EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import WEIGHT_SUFFIXES
@@ -106,9 +107,20 @@ def read_adapter(directory: Path, like: Any) -> dict[str, torch.Tensor]:
         stored = load_file(path)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {directory} cannot be loaded: {one_line(error)}") from error
-    if _shapes(stored) != _shapes(adapter_weights(like)):
-        raise CheckpointError(f"checkpoint {directory} is of another adapter: parameter names or shapes differ")
+    refuse_other_adapter(directory, stored, adapter_weights(like))
     return stored
+
+
+def refuse_other_adapter(
+    directory: Path, stored: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
+) -> None:
+    """Raise CheckpointError unless the stored tensors of an adapter have the names and shapes of the expected ones."""
+    try:
+        refuse_other_shapes(shapes_of(stored), shapes_of(expected))
+    except UnfitWeights as error:
+        raise CheckpointError(
+            f"checkpoint {directory} is of another adapter, because names or shapes differ: {error}"
+        ) from error
 
 
 def read_base(directory: Path) -> Path:
@@ -147,7 +159,3 @@ def _refuse_missing(module: torch.nn.Module, targets: list[str]) -> None:
             has = ", ".join(sorted(name for name in names if name.endswith(("proj", "fc1", "fc2", "dense", "attn"))))
             hint = f"; it has {has}" if has else ""
             raise EngineFailure(f"lora_target_modules: the model has no module {target!r}{hint}")
-
-
-def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
-    return {name: weight.shape for name, weight in weights.items()}

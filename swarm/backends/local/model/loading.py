@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 from swarm.backends.local.decoding.forward import verify_model
 from swarm.backends.local.model.adapter import add_adapter
 from swarm.backends.local.model.computing import choose_dtype
+from swarm.backends.weights import UnfitWeights, load_fitting
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.model_path import read_stop_ids, read_tokenizer
@@ -59,12 +60,10 @@ def load_model(
             "`swarm doctor`"
         )
     try:
-        module: Any = AutoModelForCausalLM.from_pretrained(
-            directory,
-            dtype=choose_dtype(directory, wanted=dtype, device=device),
-            local_files_only=True,
-            trust_remote_code=False,
-        )
+        wanted = choose_dtype(directory, wanted=dtype, device=device)
+        module: Any = load_fitting(AutoModelForCausalLM, directory, dtype=wanted, trust_remote_code=False)
+    except UnfitWeights as error:
+        raise EngineFailure(f"{directory}: its weights do not fit its config.json: {error}") from error
     except Exception as error:
         first_line = str(error).strip().split("\n", 1)[0]
         what = _find_damaged(directory) or directory

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import transfer_queue as tq
 from ray.exceptions import RayActorError, RayError, RayTaskError
+from safetensors import SafetensorError
 
 from swarm.backends.process.wire import unpack_batch
 from swarm.backends.verl.configuration import VerlSettings, merge_settings, sampler_settings, validate
@@ -25,6 +26,7 @@ from swarm.backends.verl.driver.checkpoint import CheckpointOrigin, read_checkpo
 from swarm.backends.verl.driver.cluster import RayCluster
 from swarm.backends.verl.driver.learner import OUTSIDE_SAMPLER, MiniBatch, SteppedTrainer, StepPlan
 from swarm.backends.verl.driver.sequences import Sequences, build_sequences, without_grammars
+from swarm.backends.weights import UnfitWeights, check_fit
 from swarm.errors import EngineFailure
 from swarm.job import TrainJob
 from swarm.sampler import EngineLost
@@ -106,6 +108,7 @@ class Operations:
         job, ray_address = TrainJob.model_validate_json(arguments["job"]), arguments["ray_address"]
         settings = merge_settings(job, Path(arguments["model"]))
         validate(settings)
+        _check_weights(Path(arguments["model"]))
         config = settings.config
         rollout = config.actor_rollout_ref.rollout
         rollout.name = OUTSIDE_SAMPLER
@@ -297,3 +300,14 @@ def _cause(error: Exception) -> str:
     cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
     lines = [line for line in str(cause).splitlines() if line.strip()]
     return f"{type(cause).__name__}: {lines[-1][:300] if lines else ''}"
+
+
+def _check_weights(model: Path) -> None:
+    """Raise EngineFailure for weights that do not fit their model: the ranks would fill what is missing by chance."""
+    try:
+        check_fit(model)
+    except UnfitWeights as error:
+        raise EngineFailure(f"{model}: its weights do not fit its config.json: {error}") from error
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+        # The ranks say what is wrong with files that cannot be read, or with code of the model's own.
+        logger.info("the weights of %s were not compared with their model: %s", model, error)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_contradictions import Page
 from simulated_study import BASELINE, Simulation
 
 from experiments_db import Outcome
@@ -23,7 +24,7 @@ from researcher.report.answer import answer
 from researcher.report.numbers.facts import StudyFacts
 from researcher.report.numbers.gather import gather
 from researcher.report.recommendation import recommendation
-from researcher.report.render import render_markdown
+from researcher.report.render import render_html, render_markdown
 from swarm import TrainJob
 
 BEST = "lr=0.003"
@@ -165,11 +166,11 @@ def test_the_scores_of_weights_with_the_plain_agent_are_a_column(kept: StudyFact
     facts = with_arm(kept, BEST, runs=runs)
     said = render_markdown(facts, ())
     assert "with the plain agent" not in render_markdown(kept, ())
-    row = next(line for line in said.splitlines() if f"| {BEST} |" in line and "0.250" in line)
-    head = next(
-        line for line in said.splitlines() if line.startswith("| rank | arm") and "with the plain agent" in line
-    )
-    assert row.count("|") == head.count("|")
+    page = Page(render_html(said, "", ()))
+    (arms, *_), (tested, *_) = (page.sections[name].tables for name in ("Arms", "Test split"))
+    means = {row["arm"]: row["with the plain agent"] for row in arms}
+    assert means[BEST] == "0.250" and means[BASELINE] == next(row["after"] for row in arms if row["arm"] == BASELINE)
+    assert {row["arm"]: row["with the plain agent"] for row in tested}[BEST] == "0.125"
 
 
 def test_a_setting_that_one_arm_names_and_the_other_has_by_default_is_no_change(kept: StudyFacts) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 BASE, FINAL = "base", "final"
 AUTHORSHIP = "authorship"
 """Key in the details of an evaluation: in how many attempts the code did the work of the model, and the `problem`."""
+REQUESTS = "requests"
+"""Key in the details of an evaluation: a request of the arm's agent, beside that of the plain agent."""
 MANIPULATION = "manipulation"
 """Key in the details of an evaluation: how many of the attempts looked at pass the arm's manipulation check."""
 DEFAULT_SHARE = 0.5
@@ -75,6 +77,7 @@ class SearchArm:
     `parents` are names. `depth` and `row` are its place in a picture: an arm stands one column to the right of its
     parents, and the rows of two arms of a column differ. `is_explored` is true if a plan of exploration has it.
     `passed` counts the held-out attempts of all its runs that pass its manipulation check; None without counts.
+    `requests` has one request of its agent beside that of the plain agent; None for an arm without an agent.
     `failure` is why it is out of the search, and `reason` the same with what is on record; None if it is in.
     """
 
@@ -86,6 +89,7 @@ class SearchArm:
     runs: tuple[ExploringRun, ...] = ()
     trials: tuple[ProgramTrial, ...] = ()
     passed: CheckCount | None = None
+    requests: JsonObject | None = None
     failure: ArmFailure | None = None
     reason: str = ""
 
@@ -138,6 +142,7 @@ def read_search_arms(store: ExperimentStore, study_id: str) -> tuple[SearchArm, 
         disqualified = {**decision.details.get("disqualified", {}), **disqualified}
     trials = store.list_program_trials(study_id)
     failed = _failed(item.document for item in store.list_analyses(study_id))
+    accepted = store.get_study(study_id).settings.get("accept", ())
     names = {item.id: item.name for item in experiments}
     places = lay_out_experiments(experiments)
     arms: list[SearchArm] = []
@@ -146,7 +151,8 @@ def read_search_arms(store: ExperimentStore, study_id: str) -> tuple[SearchArm, 
         exploring = _exploring_runs(item, [run for run in own if run.rung], scores)
         passed = _count_passed(item, own, scores)
         ruled_out = {
-            ArmFailure.DISQUALIFIED: disqualified.get(item.name, "") or _find_solved_in_code(own, scores),
+            ArmFailure.DISQUALIFIED: disqualified.get(item.name, "")
+            or (_find_solved_in_code(own, scores) if item.name not in accepted else ""),
             ArmFailure.WITHDRAWN: withdrawn.get(item.id, ""),
             ArmFailure.CRASHED: failed.get(item.name, ""),
         }
@@ -160,6 +166,7 @@ def read_search_arms(store: ExperimentStore, study_id: str) -> tuple[SearchArm, 
                 runs=exploring,
                 trials=tuple(trial for trial in trials if trial.experiment_id == item.id),
                 passed=passed,
+                requests=_find_requests(own, scores),
                 failure=failure,
                 reason=reason,
             )
@@ -264,6 +271,12 @@ def _find_solved_in_code(runs: Iterable[Run], scores: Scores) -> str:
     """Return why a final score of an arm is one of its code and not of the model; empty if none is."""
     found = (scores[run.id, FINAL].details.get(AUTHORSHIP, {}) for run in runs if (run.id, FINAL) in scores)
     return next((str(counts["problem"]) for counts in found if "problem" in counts), "")
+
+
+def _find_requests(runs: Iterable[Run], scores: Scores) -> JsonObject | None:
+    """Return what the first score of an arm shows of its requests."""
+    found = (scores[run.id, FINAL].details.get(REQUESTS) for run in runs if (run.id, FINAL) in scores)
+    return next((requests for requests in found if requests), None)
 
 
 def _find_failure(

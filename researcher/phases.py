@@ -19,6 +19,8 @@ MANIPULATION = "manipulation"
 """How many of the attempts looked at pass the arm's manipulation check, and of how many."""
 AUTHORSHIP = "authorship"
 """In how many of the attempts looked at the code did the work of the model."""
+REQUESTS = "requests"
+"""One request of the agent beside that of the plain agent, and how many requests have the words of their task."""
 KEY, MEASURED_ON = "base_key", "measured_on"
 """What a base score scores, and the run whose server measured it."""
 

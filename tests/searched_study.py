@@ -171,7 +171,7 @@ class SearchedStudy:
             if name in by_code:
                 arm = trial.experiment
                 self.store.revise_experiment(arm.id, program_code=arm.program_code, author=Author.LANGUAGE_MODEL)
-                details[AUTHORSHIP] = Authorship(attempts=20, solved=12, told=9, by_code=8).to_json()
+                details[AUTHORSHIP] = Authorship(attempts=20, solved=12, told=9, readings=("reversed",)).to_json()
             calls = 3.0 if name in votes else 1.0
             details[COST] = cost_to_json(AttemptCost(20, calls, 10 * calls, 5 * calls, 0.1, (1.0,)))
             self.store.update_run(run.id, training_cost=cost_to_json(AttemptCost(64, 1.0, 10.0, 5.0, 0.1, (1.0,))))

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from researcher.cli.options import (
+    AcceptOption,
     DatabaseOption,
     DetachOption,
     GoOnOption,
@@ -32,6 +33,7 @@ def resume(
     max_gpu_hours: MaxGpuHoursOption = None,
     max_llm_tokens: MaxLlmTokensOption = None,
     max_llm_usd: MaxLlmUsdOption = None,
+    accept: AcceptOption = None,
     min_free_gb: ResumeMinFreeGbOption = None,
     go_on: GoOnOption = False,
     detach: DetachOption = False,
@@ -51,6 +53,11 @@ def resume(
         "max_llm_usd": max_llm_usd,
     }
     with failures_in_one_line(), open_database(home, db, must_exist=True, waits=True) as store:
+        if accept:
+            from researcher.study.acceptance import accept_arms
+            from researcher.study.requests import find_study
+
+            accept_arms(store, find_study(store, study_id), accept)
         budget = {name: value for name, value in limits.items() if value is not None}
         work(store, study_id, home, db, as_json, detach=detach, min_free_gb=min_free_gb, budget=budget, go_on=go_on)
 

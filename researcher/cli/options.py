@@ -37,6 +37,10 @@ DetachOption = Annotated[
 GoOnOption = Annotated[
     bool, typer.Option("--go-on", help="Train all the same if the model solves nothing before training.")
 ]
+AcceptOption = Annotated[
+    list[str] | None,
+    typer.Option(help="An arm that stays in although its code does a part of the model's work. May be given again."),
+]
 ResumeMinFreeGbOption = Annotated[
     float | None,
     typer.Option(min=0, envvar="SWARM_MIN_FREE_GB", help="Least free disk space (default: what `start` was told)."),
@@ -239,6 +243,7 @@ class StartOptions(WorkOptions):
     afresh: Annotated[
         bool, typer.Option("--afresh", help="Study a question anew that an earlier study of the database has decided.")
     ] = False
+    accept: AcceptOption = None
     reviewer: Annotated[
         str | None,
         typer.Option(

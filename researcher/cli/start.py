@@ -50,7 +50,7 @@ def _read_flags(given: StartOptions) -> StudySettings:
         {
             **named,
             "planner": _choose_planner(given.planner),
-            **{name: named[name] or () for name in ("vary", "fix", "baseline", "log")},
+            **{name: named[name] or () for name in ("vary", "fix", "baseline", "log", "accept")},
             **_environment_settings(given.env),
             "train_envs": [_in_full(name) for name in given.train_env or ()],
             "programs": read_programs(given.program or (), given.env),

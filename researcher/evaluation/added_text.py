@@ -32,9 +32,10 @@ class AskedTask:
 class AddedText:
     """The words that code has added up to a request, without those that it adds for every task.
 
-    `known` are the words of the task, and of the model's replies before.
+    `known` are the words of the task, and of the model's replies before. `turn` is the number of the request.
     """
 
+    turn: int
     words: tuple[str, ...]
     known: tuple[str, ...]
 
@@ -74,9 +75,9 @@ def _added(read: _Words, others: Sequence[tuple[str, ...]]) -> Iterator[AddedTex
     places = (
         set[int]().union(*(_unmatched(read.words, other) for other in others)) if others else range(len(read.words))
     )
-    for (begun, _), (ended, known) in pairwise([(0, ()), *read.ends]):
+    for turn, ((begun, _), (ended, known)) in enumerate(pairwise([(0, ()), *read.ends])):
         if any(begun <= place < ended for place in places):
-            yield AddedText(tuple(read.words[place] for place in sorted(places) if place < ended), known)
+            yield AddedText(turn, tuple(read.words[place] for place in sorted(places) if place < ended), known)
 
 
 def _unmatched(words: tuple[str, ...], other: tuple[str, ...]) -> set[int]:

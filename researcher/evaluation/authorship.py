@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from researcher.evaluation.added_text import AskedTask
@@ -17,6 +17,7 @@ from swarm.environments import Environment
 from swarm.program import EndedAttempt
 from swarm.schemas import EpisodeDetail
 from swarm.tasks import Split
+from swarm.types import Message
 
 RecordedAttempt = tuple[EndedAttempt, EpisodeDetail]
 
@@ -141,13 +142,7 @@ def count_authorship(attempts: Sequence[RecordedAttempt], answers: Mapping[str, 
             ]
         )
     )  # fmt: skip
-    telling = find_told(
-        [
-            AskedTask(detail.turns, "\n".join(_said_by_environment(attempt, detail)), answer)
-            for (attempt, detail), answer in zip(attempts, right, strict=True)
-        ],
-        list(answers.values()),
-    )
+    telling = find_told(ask_tasks(attempts, answers), list(answers.values()))
     return Authorship(
         attempts=len(attempts),
         solved=sum(solved),
@@ -162,16 +157,22 @@ def count_authorship(attempts: Sequence[RecordedAttempt], answers: Mapping[str, 
     )
 
 
+def ask_tasks(attempts: Sequence[RecordedAttempt], answers: Mapping[str, str]) -> list[AskedTask]:
+    """Return the requests of attempts with what their environment said, and with the answers."""
+    return [
+        AskedTask(detail.turns, "\n".join(_said_by_environment(ended, detail)), answers.get(ended.task.task_id))
+        for ended, detail in attempts
+    ]
+
+
+def read_opening(attempt: EndedAttempt) -> Iterator[Message]:
+    """Yield the messages that the task begins with."""
+    return takewhile(lambda message: message.get("role") != "assistant", attempt.transcript)
+
+
 def _given(attempt: EndedAttempt) -> str:
     """Return the text that the task begins with."""
-    return "\n".join(_opening(attempt))
-
-
-def _opening(attempt: EndedAttempt) -> Iterator[str]:
-    for message in attempt.transcript:
-        if message.get("role") == "assistant":
-            return
-        yield said_by(message)
+    return "\n".join(map(said_by, read_opening(attempt)))
 
 
 def _answers_of(attempt: EndedAttempt) -> Iterator[str]:

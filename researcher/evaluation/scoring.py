@@ -18,10 +18,11 @@ from researcher.charter import Charter
 from researcher.errors import RunBroken, RunRejected, ScoreIncomplete
 from researcher.evaluation.authorship import MOST_TASKS, count_authorship, read_answers
 from researcher.evaluation.manipulation import AttemptTranscript, check_from_json, count_passing
+from researcher.evaluation.shown_request import compare_requests
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import step_limit_s
 from researcher.execution.environments import StudyEnvironments
-from researcher.phases import AUTHORSHIP, COST, FINAL, MANIPULATION, PLAIN_AGENT
+from researcher.phases import AUTHORSHIP, COST, FINAL, MANIPULATION, PLAIN_AGENT, REQUESTS
 from researcher.plan import ManipulationCheck
 from researcher.player import Player, agent_for_all, agent_of, fixes_sampling, has_other_agent, plays_its_own
 from researcher.record.costs import cost_of_attempts, cost_to_json
@@ -128,7 +129,7 @@ class RunScorer:
         if check is not None:
             drawn[MANIPULATION] = self._count_passing(client, run, check, ended)
         if has_agent:
-            drawn[AUTHORSHIP] = self._count_authorship(client, run, Split(split), tasks.start, ended)
+            drawn |= self._look_at_code(client, run, Split(split), tasks.start, ended)
         self.record_score(run, phase, split, result, version=version, details=drawn)
         return sampled
 
@@ -184,17 +185,21 @@ class RunScorer:
         folder = self.folder(run.id) / MANIPULATION
         return count_passing(check, said, folder=folder, server_url=client.url, sandbox=self.sandbox).to_json()
 
-    def _count_authorship(
+    def _look_at_code(
         self, client: SwarmClient, run: Run, split: Split, first: int, ended: list[EndedAttempt]
     ) -> dict[str, Any]:
-        """Return in how many of the final attempts the code did the work of the model, as JSON."""
+        """Return in how many of the final attempts the code did the work of the model, and one request, as JSON."""
         runs = [item.id for item in self.store.list_runs(experiment_id=run.experiment_id) if item.id != run.id]
         scores = self.store.list_evaluations(run_ids=runs, phase=FINAL) if runs else []
-        answers = read_answers(self.environment(), split, skip=first)
+        environment = self.environment()
+        answers = read_answers(environment, split, skip=first)
         looked_at = [attempt for attempt in ended if attempt.task.task_id in answers or not answers][:MOST_TASKS]
         seen = [(attempt, client.episode(attempt.episode_id)) for attempt in looked_at]
         earlier = [score.details[AUTHORSHIP] for score in scores if AUTHORSHIP in score.details]
-        return count_authorship(seen, answers).to_json(earlier)
+        return {
+            AUTHORSHIP: count_authorship(seen, answers).to_json(earlier),
+            REQUESTS: compare_requests(seen, environment.tools),
+        }
 
     def worst_score(self, study_id: str) -> float:
         """Return the score of an attempt that the program breaks.

@@ -58,6 +58,23 @@ def messages_as_text(messages: list[JsonObject], most: int) -> str:
     return "\n".join(f"[{message.get('role', '?')}] {clip(message_as_text(message), most)}" for message in messages)
 
 
+def requests_as_text(requests: JsonObject, most: int) -> str:
+    """Return a request of an agent beside that of the plain agent, each text cut to `most` characters."""
+    asked = {"The plain agent asks": requests["plain"], "This agent asks": requests["own"]}
+    return "\n".join(
+        [
+            f"{requests['unchanged']} of {requests['requests']} requests have the words of their task unchanged.",
+            *(f"{who} (task {requests['task']}):\n{_request_as_text(each, most)}" for who, each in asked.items()),
+        ]
+    )
+
+
+def _request_as_text(request: JsonObject, most: int) -> str:
+    others = [f"[{name}] {clip(json.dumps(value, ensure_ascii=False), most)}"
+              for name, value in request.items() if name != "messages"]  # fmt: skip
+    return "\n".join([messages_as_text(request.get("messages", []), most), *others])
+
+
 def settings_as_text(settings: Mapping[str, Any]) -> str:
     """Return settings, one a line."""
     return "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in sorted(settings.items()))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from experiments_db import EvaluationSummary, Experiment, ExperimentStatus, ExperimentStore, Run, RunStatus
 from researcher.charter import Charter, JudgedBy
@@ -288,7 +288,9 @@ def find_excluded(store: ExperimentStore, study_id: str, until: int | None = Non
         if review.is_withdrawn and is_by_then and review.experiment_id in names:
             excluded.setdefault(names[review.experiment_id], f"withdrawn after a review: {review.response}")
     runs = _planned_runs(store, study_id, until)
-    return {**_find_not_as_trained(store, study_id, runs), **_find_out_by_scores(store, runs), **excluded}
+    accepted = store.get_study(study_id).settings.get("accept", ())
+    by_scores = _find_out_by_scores(store, runs, accepted)
+    return {**_find_not_as_trained(store, study_id, runs), **by_scores, **excluded}
 
 
 def find_suspects(store: ExperimentStore, study_id: str) -> dict[str, str]:
@@ -353,18 +355,21 @@ def _costs_of(store: ExperimentStore, runs: Mapping[str, tuple[Run, Experiment]]
     }
 
 
-def _find_out_by_scores(store: ExperimentStore, runs: Mapping[str, tuple[Run, Experiment]]) -> dict[str, str]:
+def _find_out_by_scores(
+    store: ExperimentStore, runs: Mapping[str, tuple[Run, Experiment]], accepted: Collection[str]
+) -> dict[str, str]:
     """Return the arms that their final scores show to be out.
 
-    A score may be one of the arm's code, and not of the model. Too few transcripts of an arm may pass its
-    manipulation check, over all its scores.
+    A score may be one of the arm's code, and not of the model, unless a person has accepted the arm. Too few
+    transcripts of an arm may pass its manipulation check, over all its scores.
     """
     arms = {arm.id: arm for _, arm in runs.values()}
     out: dict[str, str] = {}
     counts: dict[str, Counter[str]] = {}
     for score in store.list_evaluations(run_ids=list(runs), phase=FINAL):
         _, arm = runs[score.run_id]
-        if problem := score.details.get(AUTHORSHIP, {}).get("problem"):
+        problem = score.details.get(AUTHORSHIP, {}).get("problem")
+        if problem and arm.name not in accepted:
             out.setdefault(arm.name, problem)
         if arm.manipulation is not None:
             found, counted = score.details.get(MANIPULATION, {}), counts.setdefault(arm.id, Counter())
@@ -379,8 +384,17 @@ def _find_out_by_scores(store: ExperimentStore, runs: Mapping[str, tuple[Run, Ex
     return out
 
 
-def limit_flags(store: ExperimentStore, run_ids: Sequence[str]) -> tuple[str, ...]:
+def find_limits(store: ExperimentStore, run_ids: Sequence[str]) -> tuple[str, ...]:
     """Return what a reader should know of the limits that an arm's requests put on the model's replies."""
-    scores = store.list_evaluations(run_ids=list(run_ids), phase=FINAL) if run_ids else []
-    names = sorted({name for score in scores for name in score.details.get(AUTHORSHIP, {}).get("limits", ())})
+    names = sorted({name for found in _authorships(store, run_ids) for name in found.get("limits", ())})
     return (f"its code limits the replies by the task: {', '.join(names)}",) if names else ()
+
+
+def find_work_of_code(store: ExperimentStore, run_ids: Sequence[str]) -> str:
+    """Return how the code of an arm did a part of the model's work; empty if it did not."""
+    return next((str(found["problem"]) for found in _authorships(store, run_ids) if "problem" in found), "")
+
+
+def _authorships(store: ExperimentStore, run_ids: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    scores = store.list_evaluations(run_ids=list(run_ids), phase=FINAL) if run_ids else []
+    return (score.details[AUTHORSHIP] for score in scores if AUTHORSHIP in score.details)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from experiments_db import Verdict
 from researcher.analysis import Comparison
@@ -41,12 +42,24 @@ def recommendation(facts: StudyFacts) -> list[str]:
         if arm.suspect and not arm.disqualified
     ]
     sentences += [
-        f"{arm.name} is out of the ranking: {arm.disqualified.rstrip('.')}." for arm in facts.arms if arm.disqualified
+        f"{arm.name} is out of the ranking: {arm.disqualified.rstrip('.')}.{_how_to_accept(arm)}"
+        for arm in facts.arms
+        if arm.disqualified
+    ]
+    sentences += [
+        f"{arm.name} is in by the decision of a person: {arm.work_of_code}."
+        for arm in facts.arms
+        if arm.work_of_code and arm.is_accepted and not arm.disqualified
     ]
     if opened := [arm.name for arm in facts.arms if arm.is_open]:
         is_first_said = sentences[0].startswith(UNDECIDED)
         sentences.append(f"Not decided: {join_names(opened)}.{'' if is_first_said else _needed(facts)}")
     return sentences
+
+
+def _how_to_accept(arm: ArmFacts) -> str:
+    is_by_code = arm.disqualified == arm.work_of_code
+    return f" Only a person can keep it in, with --accept {quote(arm.name)}." if is_by_code else ""
 
 
 def _what_to_use(facts: StudyFacts, baseline: ArmFacts) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
-from functools import cache
+from functools import cache, partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import swarm
 from experiments_db import ArmFailure, BudgetKind, Event, ExploringRun, Outcome, ProgramTrial, Run, SearchArm
 from researcher.charter import Charter
 from researcher.judge.size_words import describe_target
+from researcher.planner.texts import requests_as_text
 from researcher.question.wording import describe_question
 from researcher.record.budget import present_budget
 from researcher.record.costs import ArmCost, AttemptCost
@@ -115,6 +116,7 @@ def _example(shown: ShownConversation | None) -> str:
     return f"Of the {kept} tasks whose attempts are kept, the score {changed}; this is the first {which}."
 
 
+REQUEST_CHARS = 1_000
 SHOWN_ELSEWHERE = frozenset({"run.failed", "study.no_result", "arm.disqualified", "arm.rejected", "arm.withdrawn"})
 """Kinds of warnings that stand elsewhere: in the lists of trainings and arms, the answer, the decisions or reviews."""
 
@@ -176,6 +178,7 @@ def _contents(facts: StudyFacts) -> dict[str, Any]:
         "failures": _failures(tree),
         "pretenders": [arm for arm in tree if arm.failure is ArmFailure.NOT_AS_CLAIMED],
         "checks": [(arm, _last_count(arm.trials)) for arm in tree if arm.statement],
+        "asked_by": [arm for arm in tree if arm.requests],
         "reviews": [(item, names.get(item.experiment_id, "?")) for item in facts.planner.reviews],
         "trials": [(item, names.get(item.experiment_id or "", "a draft")) for item in facts.planner.trials],
         "record": facts.planner,
@@ -379,6 +382,7 @@ def _environment() -> Environment:
     environment.filters.update(
         score=format_score, difference=format_difference, amount=format_amount, p=format_p, value=format_value,
         time=format_time, percent=format_share, kinds=count_kinds, reason=_reason, code=_code, code_block=_code_block,
+        requests=partial(requests_as_text, most=REQUEST_CHARS),
         raw=Markup,
     )  # fmt: skip
     environment.globals["interval"] = format_interval  # pyright: ignore[reportArgumentType]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from experiments_db import Experiment, ExperimentStore
+from experiments_db import Experiment, ExperimentStore, read_search_arms
 from prompts import load
 from researcher.charter import Charter
 from researcher.errors import PlannerError
@@ -16,7 +16,7 @@ from researcher.history import Objection, ObjectionKind
 from researcher.phases import BASE, FINAL
 from researcher.planner.base import Asker
 from researcher.planner.language_model.answers import Answer, Line, parse_answer
-from researcher.planner.texts import quote_data, quote_text
+from researcher.planner.texts import quote_data, quote_text, requests_as_text
 from researcher.planner.tools.drafts import describe_trial
 from researcher.planner.tools.record import describe_change
 from researcher.record.costs import compare_attempts, gather_costs
@@ -25,6 +25,7 @@ from swarm.guard import REWARD, SUCCESS
 NODE = "review"
 SHOWN_POINTS = 8
 MOST_OBJECTIONS = 8
+MOST_OF_MESSAGE = 1_000
 MOST_LINES = 120
 """The most lines of a difference between two programs."""
 
@@ -87,11 +88,14 @@ class LLMReviewer:
         return quote_text(settings + "\n".join(program.splitlines()[:MOST_LINES]))
 
     def _record(self, charter: Charter, experiment: Experiment) -> Iterator[str]:
-        """Yield what attempts take, and the trainings of an arm: its curves at a few steps, and its held-out scores."""
+        """Yield what attempts take, a request of the agent, and the trainings: curves at a few steps, and scores."""
         costs = gather_costs(self.store, self.study_id, explores=True)
         yield from compare_attempts(
             {name: costs[name] for name in (charter.baseline, experiment.name) if name in costs}
         )
+        arms = {item.name: item for item in read_search_arms(self.store, self.study_id)}
+        if (requests := arms[experiment.name].requests) is not None:
+            yield requests_as_text(requests, MOST_OF_MESSAGE)
         for run in self.store.list_runs(experiment_id=experiment.id):
             for name in (REWARD, SUCCESS):
                 spans = self.store.sample_metrics([run.id], [name], most=SHOWN_POINTS)

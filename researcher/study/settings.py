@@ -99,7 +99,8 @@ class StudySettings(BaseModel):
     ever.
 
     Memory and review: with `afresh`, a question that was asked before is studied anew. With `go_on`, a model that
-    solves nothing is trained all the same. `replicates` is the finding that
+    solves nothing is trained all the same. `accept` names arms that a person keeps in, although their code does a part
+    of the model's work. `replicates` is the finding that
     the study repeats. `reviewer` is `rules`, `none`, or the name of a language model.
 
     News: `webhook` is a URL that gets the news of the study. `log` are trackers that own servers record their runs in.
@@ -162,6 +163,7 @@ class StudySettings(BaseModel):
     notes: str | None = None
     afresh: bool = False
     go_on: bool = False
+    accept: tuple[str, ...] = ()
     reviewer: str | None = Field(default=None, min_length=1)
     replicates: ReplicationOrigin | None = None
 

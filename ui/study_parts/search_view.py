@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -133,15 +134,31 @@ def _show_arm(contents: StudyContents, arm: SearchArm) -> None:
             label = f"to step {item.run.rung}: {formats.score(item.score)} ({item.run.status.value})"
             elements.link("run", label, icon=":material/show_chart:", run=item.run.id)
         parent = contents.arms_by_id.get(experiment.parent_id or "")
-        tabs = st.tabs(["Change", "Program", "Settings", "Trials"])
+        tabs = st.tabs(["Change", "Program", "Requests", "Settings", "Trials"])
         with tabs[0]:
             comparison.show_change(experiment, parent)
         with tabs[1]:
             elements.show_text(formats.printable(experiment.program_code), language="python", line_numbers=True)
         with tabs[2]:
-            st.json(dict(experiment.job), expanded=True)
+            _show_requests(arm)
         with tabs[3]:
+            st.json(dict(experiment.job), expanded=True)
+        with tabs[4]:
             _show_trials(contents, arm)
+
+
+def _show_requests(arm: SearchArm) -> None:
+    """Show a request of the arm's agent beside that of the plain agent."""
+    if arm.requests is None:
+        st.caption("No agent of its own has played a score of this arm.")
+        return
+    st.markdown(
+        f"{arm.requests['unchanged']} of {arm.requests['requests']} requests have the words of their task unchanged."
+    )
+    for side, name, title in zip(st.columns(2), ("plain", "own"), ("The plain agent", "This agent"), strict=True):
+        with side:
+            st.caption(f"{title}, task {formats.plain(str(arm.requests['task']))}")
+            elements.show_text(formats.printable(json.dumps(arm.requests[name], indent=1)), language="json")
 
 
 def _show_trials(contents: StudyContents, arm: SearchArm) -> None:

@@ -17,11 +17,13 @@ from researcher.planner.tools.record import (
     episodes_tool,
     metrics_tool,
     notebook_tool,
+    requests_tool,
 )
 from researcher.planner.tools.sources import ToolSources
 
 TOOLS = (
     *(environment_tool, model_tool, program_api_tool, code_tool, diff_tool, metrics_tool, episodes_tool),
+    requests_tool,
     *(notebook_tool, findings_tool, query_tool, tables_tool),
 )
 """The tools that every study has."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field
 
-from experiments_db import EpisodeSummary, Experiment, MetricSpan, NotebookEntry, NoteKind, Run
-from researcher.planner.texts import as_data, clip, messages_as_text, number, page, settings_as_text
+from experiments_db import EpisodeSummary, Experiment, MetricSpan, NotebookEntry, NoteKind, Run, read_search_arms
+from researcher.planner.texts import as_data, clip, messages_as_text, number, page, requests_as_text, settings_as_text
 from researcher.planner.tools.base import ToolArguments, ToolRefused
 from researcher.planner.tools.drafts import describe_trial
 from researcher.planner.tools.sources import ToolSources, study_tool
@@ -72,6 +72,19 @@ def _changed_settings(old: Experiment, new: Experiment) -> list[str]:
 
 def _value(job: Any, name: str) -> Any:
     return job.get(name, "(default)")
+
+
+class RequestsArguments(ToolArguments):
+    arm: str
+
+
+@study_tool("requests", "Read a request of an arm's agent beside the one of the plain agent for the same task.")
+def requests_tool(sources: ToolSources, arguments: RequestsArguments) -> str:
+    arm = sources.arm(arguments.arm)
+    found = next(item.requests for item in read_search_arms(sources.store, sources.study_id) if item.name == arm.name)
+    if found is None:
+        return "no agent of its own has played a score of this arm"
+    return as_data(requests_as_text(found, MESSAGE_CHARS))
 
 
 class MetricsArguments(ToolArguments):

@@ -73,8 +73,9 @@ class ArmFacts:
     baseline over the compared runs; NaN if the values of those runs have changed since.
 
     `flags` are warnings about the arm's `cost`. `disqualified` is the reason for which the arm was ruled out; empty if
-    it was not. `suspect` is why the planner does not trust it; empty if it does. `in_search` is the arm in the tree of
-    experiments, with its manipulation check.
+    it was not. `work_of_code` is what its code does of the model's work; empty if nothing. `is_accepted` is true if a
+    person keeps it in all the same. `suspect` is why the planner does not trust it; empty if it does. `in_search` is
+    the arm in the tree of experiments, with its manipulation check and a request of its agent.
     """
 
     experiment: Experiment
@@ -92,6 +93,8 @@ class ArmFacts:
     cost: ArmCost = field(default_factory=ArmCost)
     flags: tuple[str, ...] = ()
     disqualified: str = ""
+    work_of_code: str = ""
+    is_accepted: bool = False
     suspect: str = ""
     in_search: SearchArm | None = None
 

@@ -26,7 +26,14 @@ from researcher.phases import BASE, FINAL, PLAIN_AGENT, TEST
 from researcher.plan import Plan, Stage
 from researcher.record.costs import ArmCost, cost_flags, gather_costs
 from researcher.record.log import StudyLog, analysis_from_json, charter_from_json
-from researcher.record.scores import find_excluded, find_suspects, limit_flags, read_scores, read_test_scores
+from researcher.record.scores import (
+    find_excluded,
+    find_limits,
+    find_suspects,
+    find_work_of_code,
+    read_scores,
+    read_test_scores,
+)
 from researcher.report.conversation import ShownConversation, find_conversation
 from researcher.report.numbers.arms import (
     SeedsToDecide,
@@ -206,6 +213,7 @@ def _gather_arms(
 ) -> Iterator[ArmFacts]:
     test = read_test_scores(store, study_id, charter)
     costs = gather_costs(store, study_id)
+    accepted = store.get_study(study_id).settings.get("accept", ())
     suspects = find_suspects(store, study_id)
     for experiment in store.list_experiments(study_id):
         name, of_arm = experiment.name, runs.get(experiment.id, [])
@@ -223,8 +231,10 @@ def _gather_arms(
             solved=_gather_curves(store, drawn, SUCCESS),
             counts=RunCounts(list_outcomes(experiment, [item.run for item in of_arm], search[name])),
             cost=cost,
-            flags=(*cost_flags(cost, costs.get(charter.baseline, ArmCost())), *limit_flags(store, counted)),
+            flags=(*cost_flags(cost, costs.get(charter.baseline, ArmCost())), *find_limits(store, counted)),
             suspect=suspects.get(name, ""),
+            work_of_code=find_work_of_code(store, counted),
+            is_accepted=name in accepted,
             in_search=tree[name],
         )
 

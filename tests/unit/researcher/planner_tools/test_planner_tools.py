@@ -33,8 +33,8 @@ from swarm.tasks import Split
 LONG_PROGRAM = "def agent(task, model, session):\n" + "".join(
     f"    note_{number} = {number}\n" for number in range(1_500)
 )
-ALWAYS = ("environment", "model", "program_api", "code", "diff", "metrics", "episodes", "notebook", "findings",
-          "query", "tables")  # fmt: skip
+ALWAYS = ("environment", "model", "program_api", "code", "diff", "metrics", "episodes", "requests", "notebook",
+          "findings", "query", "tables")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 from searched_study import BASELINE, FAST, RULES, WIDE, SearchedStudy, begin_search, make_arm, make_charter, make_round
 
-from experiments_db import ArmFailure, ExperimentStatus, NoteKind, Operator, Outcome, Verdict, read_search_arms
+from experiments_db import (
+    ArmFailure,
+    ExperimentStatus,
+    NoteKind,
+    Operator,
+    Outcome,
+    StudyStatus,
+    Verdict,
+    read_search_arms,
+)
 from researcher.charter import Budget, Charter
+from researcher.errors import TopicInvalid
 from researcher.history import Action, Decision, Objection, ObjectionKind, Response
 from researcher.loop.explore import add_exploration, propose_next
 from researcher.loop.nodes.plan import gather_history
@@ -20,7 +30,11 @@ from researcher.planner.language_model.briefing import show_history, show_tree
 from researcher.planner.tools.base import ToolRefused
 from researcher.record.log import OUT
 from researcher.record.scores import find_excluded
+from researcher.report.numbers.gather import gather
+from researcher.report.recommendation import recommendation
 from researcher.search.record import read_tree
+from researcher.study.acceptance import ACCEPTED, accept_arms
+from researcher.study.ending import REPORTED
 from researcher.tree import Expand, Move, SearchTree
 
 FIRST = make_round([BASELINE, FAST, WIDE])
@@ -103,10 +117,34 @@ def test_arm_whose_code_did_the_work_of_the_model_is_out_without_a_review(tmp_pa
 
     assert claim is not None and claim.primary == ("fast",)
     reason = find_excluded(study.store, study.deps.study_id)["wide"]
-    assert "8 of 12 solved attempts" in reason
+    assert "tells the model about the answer: in 9 of 20 attempts" in reason
     shown = {arm.experiment.name: arm for arm in read_search_arms(study.store, study.deps.study_id)}
     assert (shown["wide"].failure, shown["wide"].reason) == (ArmFailure.DISQUALIFIED, reason)
     assert study.store.list_reviews(study.deps.study_id)[0].experiment_id == study.arm("fast").id
+
+
+def test_arm_that_a_person_accepts_stays_in_and_the_report_says_so(tmp_path: Path) -> None:
+    study = begin_search(tmp_path, [FIRST], decisions=[CONFIRM])
+    study.plan()
+    study.train(MEANS, by_code=["wide"])
+    store, study_id = study.store, study.deps.study_id
+    with pytest.raises(TopicInvalid, match="no such arm; its arms are baseline, fast, wide"):
+        accept_arms(store, store.get_study(study_id), ["wise"])
+    for _ in range(2):
+        accept_arms(store, store.get_study(study_id), ["wide"])
+    study.end(MEANS)
+
+    assert find_excluded(store, study_id) == {} and len(store.list_events(study_id, kind=ACCEPTED)) == 1
+    claim = study.plan()
+    assert claim is not None and claim.primary == ("wide",)
+    study.train(MEANS, by_code=["wide"])
+    facts = gather(store, study_id)
+    (said,) = [line for line in recommendation(facts) if "decision of a person" in line]
+    assert said.startswith("wide is in") and "tells the model about the answer: in 9 of 20 attempts" in said
+    store.append_event(study_id, REPORTED, "The report is written.")
+    store.set_study_status(study_id, StudyStatus.FINISHED, "done")
+    with pytest.raises(TopicInvalid, match="start another study with --accept"):
+        accept_arms(store, store.get_study(study_id), ["fast"])
 
 
 def test_arm_that_votes_in_evaluation_alone_is_out_before_the_confirmation_and_its_planner_hears_why(

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from experiments_db import ExperimentStore
 
 BASE, FINAL, TEST = "base", "final", "test"
+PLAIN_AGENT = "final-plain-agent"
+"""The final score with the baseline's agent, of an arm that has another one."""
 MINIMIZED = frozenset({"steps-to", "spread"})
 """Numbers of a run of which the smaller one is better, whatever scores do."""
 RULED_OUT = (ArmFailure.WITHDRAWN, ArmFailure.NOT_AS_CLAIMED)
@@ -47,13 +49,14 @@ AUTOMATIC = "study"
 
 @dataclass(frozen=True, slots=True)
 class SeedScore:
-    """The final score of the run that counts for a seed; `base` and `test` are None where not measured."""
+    """The final score of the run that counts for a seed; the other scores are None where not measured."""
 
     seed: int
     run_id: str
     final: float
     base: float | None
     test: float | None
+    with_plain: float | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,11 @@ class ArmScore:
     @property
     def test_mean(self) -> float | None:
         return _mean(item.test for item in self.seeds)
+
+    @property
+    def mean_with_plain(self) -> float | None:
+        """The mean with the baseline's agent; None unless the arm has another one."""
+        return _mean(item.with_plain for item in self.seeds)
 
 
 @dataclass(frozen=True)
@@ -265,7 +273,7 @@ def _seeds_by_arm(contents: StudyContents) -> list[tuple[Experiment, tuple[SeedS
         if run.status is not RunStatus.FINISHED or final is None or not contents.is_judged_by_final_score:
             continue
         base, test = means.get((BASE, split)), means.get((TEST, test_split))
-        score = SeedScore(run.seed, run.id, final, base, test)
+        score = SeedScore(run.seed, run.id, final, base, test, means.get((PLAIN_AGENT, split)))
         found.setdefault(run.experiment_id, {}).setdefault(run.seed, score)
     for arm in contents.experiments:
         for score in _judged_seeds(contents, arm):

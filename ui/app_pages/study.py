@@ -172,6 +172,7 @@ def arm_table(contents: StudyContents, ranked: list[ArmScore]) -> pd.DataFrame:
                 "From": item.ci_low,
                 "To": item.ci_high,
                 "Before training": item.base_mean,
+                "With the plain agent": item.mean_with_plain,
                 "Test": item.test_mean,
                 "Seeds": len(item.seeds),
                 "Factors": formats.printable(formats.settings(item.arm.factors)),
@@ -209,7 +210,7 @@ def show_results(contents: StudyContents) -> None:
     show_ranking(contents, ranked)
     if ranked:
         table = arm_table(contents, ranked).dropna(axis="columns", how="all")
-        numbers = elements.number_columns("Mean", "From", "To", "Before training", "Test")
+        numbers = elements.number_columns("Mean", "From", "To", "Before training", "With the plain agent", "Test")
         elements.show_table(table, columns={"Verdict": verdict_column(), **numbers}, alt="Arms, ranked")
     st.subheader("Comparisons with the baseline", anchor=False)
     findings = contents.last_findings

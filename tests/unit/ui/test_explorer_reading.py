@@ -9,7 +9,7 @@ import pytest
 from explorer_samples import HOSTILE, add_study, create_database, record_calls
 
 from experiments_db import StoredCharter, open_store
-from ui.contents import StudyContents, best_arm, read_contents
+from ui.contents import FINAL, PLAIN_AGENT, StudyContents, best_arm, read_contents
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,14 @@ def test_arms_are_ranked_best_first_with_their_intervals(contents: StudyContents
     assert [len(item.seeds) for item in ranked] == [3, 3, 3]
     assert all(item.ci_low is not None and item.ci_high is not None for item in ranked)
     assert ranked[0].base_mean == pytest.approx(0.314) and ranked[0].test_mean is not None
+
+
+def test_the_score_with_the_plain_agent_is_a_column_of_its_own(contents: StudyContents) -> None:
+    finals = [item for item in contents.evaluations if item.phase == FINAL]
+    plain = tuple(replace(item, phase=PLAIN_AGENT, mean=item.mean / 2) for item in finals)
+    ranked = replace(contents, evaluations=(*contents.evaluations, *plain)).ranking
+    assert [item.mean_with_plain for item in ranked] == pytest.approx([(item.mean or 0) / 2 for item in ranked])
+    assert all(item.mean_with_plain is None for item in contents.ranking)
 
 
 def test_the_least_is_best_where_the_charter_minimizes(contents: StudyContents) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from statistics import fmean
 from typing import Any
@@ -25,6 +25,7 @@ from experiments_db import (
 from researcher.phases import BASE, FINAL, PLAIN_AGENT
 from researcher.record.budget import BudgetLine, budget_lines
 from researcher.record.runs import TrialState, group_trials
+from researcher.record.scores import find_excluded
 from researcher.study.requests import work_of
 from swarm.guard import REWARD
 
@@ -67,7 +68,7 @@ class StudySnapshot:
     are over: with a score, or given up. `seconds_left` is an estimate for the plans so far, from the duration of
     finished runs. It is None until the first run has finished, once all runs have, and while no process works on the
     study. `question` waits for an external planner. `trials` are the planned arms with their seeds, in the
-    order of the plans. `margin` is that of a question for equality.
+    order of the plans. `margin` is that of a question for equality. `excluded` are the arms that are out, with reasons.
     """
 
     study: Study
@@ -81,6 +82,7 @@ class StudySnapshot:
     question: PlannerQuestion | None = None
     trials: tuple[tuple[str, int], ...] = ()
     margin: float | None = None
+    excluded: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -109,10 +111,13 @@ class StudySnapshot:
 
     @property
     def leader(self) -> tuple[str, float, int] | None:
-        """The arm with the best mean held-out score so far, that mean, and its number of runs; None without scores."""
+        """The arm with the best mean held-out score so far, that mean, and its number of runs; None without scores.
+
+        An arm that is out leads nothing.
+        """
         scores: dict[str, dict[int, float]] = {}
         for run in self.runs:
-            if run.final is not None and not run.rung:
+            if run.final is not None and not run.rung and run.arm not in self.excluded:
                 scores.setdefault(run.arm, {})[run.seed] = run.final
         means = [(arm, fmean(of_arm.values()), len(of_arm)) for arm, of_arm in scores.items()]
         return max(means, key=lambda item: item[1], default=None)
@@ -156,6 +161,7 @@ def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
             dict.fromkeys((arm["name"], seed) for plan in plans for arm in plan["arms"] for seed in plan["seeds"])
         ),
         margin=None if charter is None else charter.document["asks"]["margin"],
+        excluded=find_excluded(store, study_id),
     )
 
 

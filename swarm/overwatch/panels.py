@@ -57,6 +57,8 @@ def header(snapshot: ServerSnapshot, *, is_paused: bool = False, is_short: bool 
             lines.append(_line(_pace(status), "dim"))
         if status.reason is not None:
             lines.append(_line(printable(status.reason), STYLE_BY_STATE[status.state]))
+        if status.ledger_fault is not None:
+            lines.append(_line(printable(status.ledger_fault), "bold red"))
         lines += [_line(f"{_date(loss.noticed_at)}: {loss.sentence}", "bold yellow") for loss in status.lost]
         if (lease := status.lease) is not None:
             words = f"used by study {lease.study_id} of {lease.host} (process {lease.pid}) since {_date(lease.since)}"

@@ -147,7 +147,7 @@ def describe(connection: sqlite3.Connection, job_id: int, *, is_last: bool) -> T
 def _total_steps(resolved: Mapping[str, Any], changes: Sequence[JobChange], step: int) -> int | None:
     """Return the steps that the job wants in all, after the changes that apply to the next step."""
     wanted = [resolved, *(change.settings for change in changes if change.at_step <= step + 1)]
-    return next(settings["total_steps"] for settings in reversed(wanted) if "total_steps" in settings)
+    return next((settings["total_steps"] for settings in reversed(wanted) if "total_steps" in settings), None)
 
 
 def _status(state: str | None, step: int, total: int | None) -> str:

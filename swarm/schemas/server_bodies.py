@@ -217,7 +217,7 @@ class Status(Body):
     server's directory. `revision` counts the changes of the job, and `changes_ahead` lists those of steps that are not
     trained yet. `evaluation` is the one that is due or running, `last_evaluation` the newest one with a score.
     `guard` is the newest fault of this run that the guard found. `lost` lists episodes that were acknowledged and are
-    not on record.
+    not on record. `ledger_fault` says why the ledger cannot be used just now; `failures` is then empty.
     """
 
     server_version: str
@@ -241,6 +241,7 @@ class Status(Body):
     tokens_per_second: float
     last_metrics: dict[str, float]
     has_diverged: bool = False
+    ledger_fault: str | None = None
     lease: LeaseView | None = None
     disk: DiskView | None = None
     revision: int = 0

@@ -285,9 +285,14 @@ class SwarmServer:
         The failures are read after the step, so the episodes that a batch dropped are counted once its step is shown.
         """
         status = build_status(self._job, self._run, self.lifecycle, started_at=self._started_at)
+        try:
+            failures, fault = await self._ledger.failures(), None
+        except LedgerError as error:
+            failures, fault = dict[str, int](), error.message
         return status.model_copy(
             update={
-                "failures": await self._ledger.failures(),
+                "failures": failures,
+                "ledger_fault": fault,
                 "lease": self.lease.view(),
                 "lost": self.lost.views(),
                 "disk": await self._disk.view(),

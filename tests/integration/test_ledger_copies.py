@@ -67,7 +67,8 @@ def test_clients_of_a_server_whose_ledger_is_moved_lack_no_acknowledged_episode_
         (home / "ledger.db").rename(home / "ledger.db.old")
         for worker in workers:
             worker.join(60)
-        assert http.get("/v1/swarm/status").status_code == 507
+        status = http.get("/v1/swarm/status")
+        assert status.status_code == 200 and "was moved or deleted" in status.json()["ledger_fault"]
         server.send_signal(signal.SIGKILL)
         server.wait(60)
     assert len(refusals) == len(workers)
@@ -91,7 +92,9 @@ def test_a_server_whose_ledger_comes_back_trains_on(tmp_path: Path, job: str) ->
         home.rename(tmp_path / "away")
         running = http.post("/v1/swarm/episodes/begin", json={})
         assert running.status_code == 507 and "put it back" in running.text
+        assert "was moved or deleted" in http.get("/v1/swarm/status").json()["ledger_fault"]
         (tmp_path / "away").rename(home)
+        assert http.get("/v1/swarm/status").json()["ledger_fault"] is None
         run_batch(http, tasks=1, repeats=2, name="after")
         wait_for_step(http, 1)
         end(http, begin(http), task_id="more", reward=1.0, call=True)

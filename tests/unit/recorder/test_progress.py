@@ -120,6 +120,14 @@ def test_a_recorder_that_outlives_its_server_does_not_take_a_copy_for_its_ledger
     assert place.noted() == [5]
 
 
+def test_a_training_without_an_end_is_imported(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = {name: value for name, value in JOB.items() if name != "total_steps"}
+    monkeypatch.setitem(globals(), "JOB", endless)
+    place.serve(2)
+    done = run_swarm("import", str(place.home), "--record", str(place.runs), SWARM_NO_RECORD="")
+    assert done.exit_code == 0 and "StopIteration" not in done.output, done.output
+
+
 def nothing(_: Place) -> None:
     return None
 

@@ -99,6 +99,19 @@ def test_time_left_is_said_in_words(store: ExperimentStore, study_id: str) -> No
     assert replace(snapshot, seconds_left=0.2).progress == "3 of 4 runs done, less than 1 s left"
 
 
+def test_an_arm_that_is_out_does_not_lead(store: ExperimentStore, study_id: str) -> None:
+    for arm, score in (("cheat", 0.9), ("honest", 0.5)):
+        experiment = store.create_experiment(study_id, arm, factors={"lr": 1.0}, job={"total_steps": 30})
+        finish_run(store, experiment.id, 0, {"final": score})
+    before = take_snapshot(store, study_id).leader
+    out = {"disqualified": {"cheat": "it cheats"}}
+    store.record_decision(study_id, iteration=0, action="stop", reason="it cheats", details=out)
+
+    snapshot = take_snapshot(store, study_id)
+    assert before is not None and snapshot.leader is not None
+    assert (before[0], snapshot.leader[0], snapshot.to_json()["leader"]) == ("cheat", "honest", "honest")
+
+
 def test_a_study_at_work_shows_arms_by_seeds_and_the_leader(store: ExperimentStore, study_id: str) -> None:
     for name, scores in (("lr=0.003", (0.9, 0.7)), ("lr=[b]1[/b]", (0.1, 0.3))):
         arm = store.create_experiment(study_id, name, factors={"lr": 1.0}, job={"total_steps": 30})

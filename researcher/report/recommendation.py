@@ -186,7 +186,7 @@ def _why_not(facts: StudyFacts, baseline: ArmFacts, best: ArmFacts) -> str:
     difference = f"{format_difference(found.difference)}, {format_interval(found.ci_low, found.ci_high, signed=True)}"
     match found.verdict:
         case Verdict.NO_BETTER:
-            return f"it is no better than {baseline.name} by {facts.charter.rule.min_effect:g} or more ({difference})"
+            return f"it is no better than {baseline.name} by {facts.ruled_out_gain(best.name):g} or more ({difference})"
         case Verdict.WORSE:
             return f"it is worse than {baseline.name} on the runs of its plan ({difference})"
         case Verdict.INCONCLUSIVE:

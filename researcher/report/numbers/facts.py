@@ -233,6 +233,16 @@ class StudyFacts:
         name = None if self.confirmation is None else self.confirmation.winner
         return next((arm for arm in self.arms if arm.name == name), None)
 
+    def ruled_out_gain(self, arm: str) -> float:
+        """Return the gain that an arm does not reach if it is no better: the margin of its own hypothesis, if any."""
+        others = () if self.confirmation is None else self.confirmation.others
+        margins = [
+            item.contrast.margin
+            for item in self.contrasts
+            if arm in others and item.contrast.rules_out_a_gain and item.contrast.arms == (arm,)
+        ]
+        return (margins[-1] if margins else 0.0) or self.charter.rule.min_effect
+
     @property
     def compared(self) -> tuple[ArmFacts, ...]:
         """The arms that were compared with the baseline, best first."""

@@ -20,6 +20,7 @@ from researcher.loop.nodes.plan import gather_history
 from researcher.plan import Arm, ArmProgram, Contrast, Hypothesis, Plan, Relation, SampleSize
 from researcher.report.answer import answer
 from researcher.report.numbers.gather import gather
+from researcher.report.recommendation import recommendation
 from researcher.scope import ArmPart
 from researcher.search.hypotheses import check_confirmed, usual_hypotheses
 from researcher.tree import RungScore, SearchNode, SearchTree
@@ -86,6 +87,8 @@ def test_a_null_is_confirmed_where_no_arm_explored_better(tmp_path: Path) -> Non
 
     said = answer(gather(study.store, study.deps.study_id))
     assert "none was to be confirmed as better" in said and NULL.statement in said
+    advice = recommendation(gather(study.store, study.deps.study_id))[0]
+    assert advice.startswith("Stay with baseline") and "by 0.2 or more" in advice
 
 
 def test_ablations_are_tested_behind_their_arm_whatever_becomes_of_the_others(tmp_path: Path) -> None:

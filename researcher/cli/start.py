@@ -24,8 +24,9 @@ def _start(options: StartOptions) -> None:
 
         given = _read_flags(options)
         settings = complete_from_topic(options.topic, given)
+        understood = check_study(options.topic, settings)
         require_environment(options.topic, given, settings)
-        for line in check_study(options.topic, settings):
+        for line in understood:
             typer.echo(line, err=True)
         with open_database(options.home, options.db) as store:
             from researcher.study.requests import create_study, resume_command

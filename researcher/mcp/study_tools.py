@@ -108,7 +108,11 @@ class StudyTools:
         """Return the tools by name."""
         read = {
             "list": ("List all studies, newest first.", ToolArguments, self._list),
-            "status": ("Show a study, its runs and what it waits for.", OfStudy, self._status),
+            "status": (
+                "Show a study, its scope, its runs and what it waits for.",
+                OfStudy,
+                self._status,
+            ),
             "question": (
                 "Return the question that a study waits with, and wait for one if there is none yet.",
                 ForQuestion,

@@ -147,7 +147,7 @@ def _contents(facts: StudyFacts) -> dict[str, Any]:
         "writer": WRITER,
         "charter": charter,
         "reading": "" if charter.question == charter.topic else charter.question,
-        "asked": [line.strip() for line in describe_question(charter)][1:] if charter.asks.factors else [],
+        "asked": [line.strip() for line in describe_question(charter)][1:],
         "not_studied": not_studied(facts),
         "answer": found,
         "lead": lead_of(found),

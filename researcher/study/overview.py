@@ -23,9 +23,11 @@ from experiments_db import (
     StudyWork,
 )
 from researcher.phases import BASE, FINAL, PLAIN_AGENT
+from researcher.question.scopes import describe_scope
 from researcher.record.budget import BudgetLine, budget_lines
 from researcher.record.runs import TrialState, group_trials
 from researcher.record.scores import find_excluded
+from researcher.scope import ArmPart, Scope
 from researcher.study.requests import work_of
 from swarm.guard import REWARD
 
@@ -69,6 +71,7 @@ class StudySnapshot:
     finished runs. It is None until the first run has finished, once all runs have, and while no process works on the
     study. `question` waits for an external planner. `trials` are the planned arms with their seeds, in the
     order of the plans. `margin` is that of a question for equality. `excluded` are the arms that are out, with reasons.
+    `scope` says in what arms may differ; it is empty before the charter.
     """
 
     study: Study
@@ -83,6 +86,7 @@ class StudySnapshot:
     trials: tuple[tuple[str, int], ...] = ()
     margin: float | None = None
     excluded: Mapping[str, str] = field(default_factory=dict[str, str])
+    scope: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -94,6 +98,7 @@ class StudySnapshot:
             "seconds_left": self.seconds_left,
             "leader": None if self.leader is None else self.leader[0],
             "margin": self.margin,
+            "scope": self.scope,
             "question": question_as_json(self.question),
             "budget": {line.name: {"used": line.used, "limit": line.limit} for line in self.budget},
         }
@@ -162,6 +167,7 @@ def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
         ),
         margin=None if charter is None else charter.document["asks"]["margin"],
         excluded=find_excluded(store, study_id),
+        scope="" if charter is None else _scope_of(charter.document["asks"]["scope"]),
     )
 
 
@@ -227,6 +233,10 @@ def describe_silence(work: StudyWork, now: float) -> str:
     since = datetime.fromtimestamp(work.silent_since)
     age = format_duration(max(0.0, now - work.silent_since))
     return f"no process works on it: the last sign of life was {since:%Y-%m-%d %H:%M:%S}, {age} ago"
+
+
+def _scope_of(stored: Mapping[str, Any]) -> str:
+    return describe_scope(Scope.of(map(ArmPart, stored["parts"]), stored["settings"]))
 
 
 def find_question(store: ExperimentStore, study: Study) -> PlannerQuestion | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from statistics import fmean
 from typing import Self
@@ -49,8 +49,8 @@ def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> Renderabl
         head.append(f"\n{silence}", style="red")
     if wait := describe_wait(snapshot.question):
         head.append(f"\nthe study {wait}", style="yellow")
-    if snapshot.margin is not None:
-        head.append(f"\nequal means: they differ by less than {snapshot.margin:g}")
+    for line in _describe_charter(snapshot):
+        head.append(f"\n{line}")
     if snapshot.progress:
         head.append(f"\n{snapshot.progress}")
     if leader := describe_leader(snapshot):
@@ -64,6 +64,13 @@ def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> Renderabl
         parts += [Text(), draw_training(training)]
     parts += [Text(), *(Text(_format_event(event), style=_STYLES[event.severity]) for event in events)]
     return Group(*parts)
+
+
+def _describe_charter(snapshot: StudySnapshot) -> Iterator[str]:
+    if snapshot.margin is not None:
+        yield f"equal means: they differ by less than {snapshot.margin:g}"
+    if snapshot.scope:
+        yield f"arms may differ in: {snapshot.scope}"
 
 
 def await_end(store: ExperimentStore, study_id: str) -> StudyWork:

@@ -28,7 +28,7 @@ from researcher.errors import TopicInvalid
 from researcher.execution.environments import look_at, name_environments
 from researcher.program_parts import find_varied_parts
 from researcher.question.asking import METRICS_OF, QuestionFlags, build_question
-from researcher.question.flags import complete_model
+from researcher.question.flags import complete_model, read_factors, read_fixed
 from researcher.question.scopes import read_scope
 from researcher.record.budget import present_budget
 from researcher.search.rules import LEAST_RUNS, SearchFlags, search_rules
@@ -39,6 +39,8 @@ from swarm.job import TrainJob
 from swarm.program import is_program
 from swarm.sandbox import Sandbox, choose_sandbox
 
+MODEL_OF_OWN = "micro"
+"""The model that studies of a person's own environments train, unless a person or the topic names another one."""
 MAX_OF_ATTEMPT = 2**31 - 1
 """The largest limit of an episode that a server accepts."""
 
@@ -217,6 +219,8 @@ class StudySettings(BaseModel):
     def flags(self) -> QuestionFlags:
         """Return the question in the form of flags."""
         job = self.base_job()
+        if self.env is not None and not self.names_model:
+            job["model"] = MODEL_OF_OWN
         return QuestionFlags(
             kind=self.kind,
             asked=self.asked,
@@ -232,6 +236,12 @@ class StudySettings(BaseModel):
             scope=None if self.scope is None else read_scope(self.scope),
             program_parts=find_varied_parts([program.code for program in self.programs]),
         )
+
+    @property
+    def names_model(self) -> bool:
+        """True if flags fix or vary the model. Raises TopicInvalid."""
+        varied = {name for factor in read_factors(self.vary) for name in factor.varied}
+        return "model" in {*self.base_job(), *read_fixed(self.fix), *varied}
 
     @property
     def is_asked(self) -> bool:

@@ -64,13 +64,12 @@ def _bound_by(reading: Reading, settings: StudySettings) -> dict[str, Any]:
     bound: dict[str, Any] = {}
     if len(reading.environments) == 1 and (settings.family or settings.env) is None:
         bound |= _environment_settings(reading.environments[0])
-    asked = settings.question()
     models = reading.values.get("model", ())
     if not models and has_name(reading.foreign_model.lower()):
         models = (reading.foreign_model.lower(),)
-    if len(models) == 1 and "model" not in {*asked.fixed, *asked.varied}:
+    if len(models) == 1 and not settings.names_model:
         bound["train_model"] = models[0]
-    if reading.sought and settings.scope is None and not asked.factors:
+    if reading.sought and settings.scope is None and not settings.question().factors:
         bound["scope"] = ",".join(reading.sought)
     return bound
 

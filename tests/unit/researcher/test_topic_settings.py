@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from researcher.loop.settings_check import check_study
 from researcher.study import topics
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings, read_settings
-from researcher.study.topics import complete_from_topic
+from researcher.study.topics import complete_from_topic, require_environment
 
 ELSEWHERE = ("http://127.0.0.1:9",)
 
@@ -178,3 +179,60 @@ def test_topic_that_asks_what_is_more_stable_is_judged_by_spread() -> None:
     settings = complete_from_topic("Which learning rate is more stable on sorting?", StudySettings())
 
     assert (settings.asked, settings.judged_by) == (Asked.MORE_STABLE, JudgedBy.SPREAD)
+
+
+@pytest.mark.parametrize(
+    ("topic", "flags", "model"),
+    [
+        ("Does the lr matter?", {}, "micro"),
+        ("Does the lr matter with nano?", {}, "nano"),
+        ("Does the lr matter with micro?", {"env": None, "family": "sort"}, "micro"),
+        ("Does the lr matter?", {"env": None, "family": "sort"}, None),
+        ("Does the lr matter?", {"train_model": "nano"}, "nano"),
+        ("Does the lr matter?", {"fix": ["model=nano"]}, "nano"),
+    ],
+)
+@pytest.mark.parametrize("planner", ["rules", "llm"])
+def test_topic_or_flags_name_the_model_and_an_own_environment_starts_from_micro(
+    topic: str, flags: dict[str, object], model: str | None, planner: str
+) -> None:
+    given = {"env": "reasoning_gym:chain_sum", "vary": ["lr=1e-3,3e-3"], "planner": planner, **flags}
+    asked = complete_from_topic(topic, read_settings(given)).question()
+    assert asked.fixed.get("model") == model
+
+
+@pytest.mark.parametrize(
+    ("topic", "flags", "said"),
+    [
+        ("Does the lr matter with micro?", {"train_model": "nano"}, "names the model micro, the flags train nano"),
+        ("Does the lr matter on qwen3?", {}, "names the model qwen3, which is not on this machine"),
+        ("Does the lr matter for sorting?", {"family": "copy"}, "--env about copy"),
+    ],
+)
+@pytest.mark.parametrize("planner", ["rules", "llm"])
+def test_a_title_that_names_what_the_study_does_not_have_is_refused(
+    topic: str, flags: dict[str, object], said: str, planner: str
+) -> None:
+    given = {"family": "sort", "vary": ["lr=1e-3,3e-3"], "planner": planner, **flags}
+    with pytest.raises(TopicInvalid, match=said):
+        complete_from_topic(topic, read_settings(given))
+
+
+def test_the_environment_of_a_title_is_taken_and_one_without_is_refused_with_the_command() -> None:
+    given = read_settings({"vary": ["num_repeat=4,8"], "seeds": 3})
+    named = complete_from_topic("Does group size matter for sorting?", given)
+    require_environment("Does group size matter for sorting?", given, named)
+    assert named.family == "sort"
+    for topic in ("Does group size matter?", "Does group size matter for sorting and copying?"):
+        with pytest.raises(TopicInvalid) as refusal:
+            require_environment(topic, given, complete_from_topic(topic, given))
+        command = shlex.split(str(refusal.value).splitlines()[1])
+        assert command[:6] == ["researcher", "start", "--topic", topic, "--env", "reverse"]
+        assert command[6:] == ["--seeds", "3", "--vary", "num_repeat=4,8"]
+
+
+def test_an_own_environment_with_the_name_of_the_topic_is_no_contradiction() -> None:
+    given = read_settings({"vary": ["lr=1e-3,3e-3"], "env": "/work/my-sort"})
+    assert complete_from_topic("Does the lr matter for sorting?", given).env == "/work/my-sort"
+    prose = read_settings({"planner": "llm", "env": "/work/parcels"})
+    assert complete_from_topic("Find a workflow for counting parcels", prose).scope == "agent"

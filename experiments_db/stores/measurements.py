@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
-from sqlalchemy import JSON, ColumnElement, literal, select, type_coerce
+from sqlalchemy import JSON, ColumnElement, func, literal, select, type_coerce
 
 from experiments_db.errors import InvalidRecord
 from experiments_db.records import (
@@ -101,6 +101,17 @@ class MeasurementStore(StoreBase):
         curves = select(RUNS.c.id.label("owner"), literal(name).label("name")).where(RUNS.c.id.in_(run_ids)).subquery()
         with self._read() as connection:
             return {row.run_id: MetricPoint(*row) for row in connection.execute(select_last(METRIC_POINTS, curves))}
+
+    def sum_metric(self, run_ids: Collection[str], name: str) -> dict[str, float]:
+        """Return the sum over all steps of one curve, by run; a run without that curve is left out."""
+        points = METRIC_POINTS.c
+        summed = (
+            select(points.run_id, func.sum(points.value))
+            .where(points.run_id.in_(run_ids), points.name == name, points.value.is_not(None))
+            .group_by(points.run_id)
+        )
+        with self._read() as connection:
+            return {run_id: float(total) for run_id, total in connection.execute(summed)}
 
     def record_evaluation(self, run_id: str, **score: Unpack[NewEvaluation]) -> DetailedEvaluation:
         """Store a score; the first one of a run, phase and split stands and is returned, so nothing can be re-rolled.

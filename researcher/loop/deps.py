@@ -53,7 +53,8 @@ class ActiveRun:
     """A run that this process works on.
 
     Progress: `copied_step` is the last step whose metrics are in the database, and `copied_at` is when it was done.
-    `trains_since` is when this process started the run's program. Both times are in seconds since the epoch.
+    `trains_since` is when this process started the run's program, or when its server came back. Both times are in
+    seconds since the epoch.
 
     Early end: `diagnosis` is set once the run is to end early. The run is scored or fails once its training has ended.
 

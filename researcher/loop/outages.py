@@ -57,6 +57,8 @@ def is_out(deps: Deps, active: ActiveRun) -> bool:
     if active.slot.is_answering:
         if active.away_since is not None:
             active.away_since, active.was_away = None, True
+            # The step that was under way does not take the time of the outage.
+            active.trains_since = time.time()
             active.early_stopping.resume()
         return False
     if active.away_since is None:

@@ -14,7 +14,7 @@ from researcher.charter import Charter, SearchRules
 from researcher.phases import BASE, ENDED_AT, FINAL
 from researcher.plan import Stage
 from researcher.record.log import plan_from_json
-from researcher.record.runs import Trial, TrialState, list_all_trials, shares_at, total_steps
+from researcher.record.runs import TRAINING_SECONDS, Trial, TrialState, list_all_trials, shares_at, total_steps
 from researcher.record.scores import find_excluded
 from researcher.search.kinds import find_parts
 from researcher.search.rounds import EXPLORING_SEED
@@ -41,7 +41,9 @@ def read_tree(store: ExperimentStore, study_id: str, charter: Charter, until: in
     for trial in list_all_trials(store, study_id):
         if (trial.experiment.name, trial.rung) in rungs:
             by_arm[trial.experiment.name].append(trial)
-    reader = _Reader(charter, rules, _measured(store, study_id, charter), names, find_excluded(store, study_id, until))
+    seconds = store.sum_metric([run.id for run in store.list_runs(study_id=study_id)], TRAINING_SECONDS)
+    measured, excluded = _measured(store, study_id, charter), find_excluded(store, study_id, until)
+    reader = _Reader(charter, rules, measured, names, excluded, seconds)
     baseline = next((item for item in experiments.values() if item.is_baseline), None)
     known = [item for item in experiments.values() if item.name in {arm for arm, _ in rungs}]
     ordered = sorted(known, key=lambda item: (not item.is_baseline, item.iteration))
@@ -52,13 +54,14 @@ def read_tree(store: ExperimentStore, study_id: str, charter: Charter, until: in
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """The parts of the record that nodes are made of; `names` are those of arms by their ids."""
+    """The parts of the record that nodes are made of; `names` are those of arms, `seconds` are spent in training."""
 
     charter: Charter
     rules: SearchRules
     measured: Measured
     names: Mapping[str, str]
     excluded: Mapping[str, str]
+    seconds: Mapping[str, float]
 
     def read(self, arm: Experiment, trials: Sequence[Trial], baseline: Experiment | None) -> SearchNode:
         scores = [score for trial in trials for score in self._scores_of(trial)]
@@ -87,7 +90,7 @@ class _Reader:
                 score=final.mean,
                 stderr=final.stderr,
                 base=None if base is None else base.mean,
-                seconds=run.duration_s,
+                seconds=self.seconds.get(run.id),
             )
 
     def _failure_of(self, arm: Experiment, trials: Sequence[Trial]) -> str:

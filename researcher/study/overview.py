@@ -25,7 +25,7 @@ from experiments_db import (
 from researcher.phases import BASE, FINAL, PLAIN_AGENT
 from researcher.question.scopes import describe_scope
 from researcher.record.budget import BudgetLine, budget_lines
-from researcher.record.runs import TrialState, group_trials
+from researcher.record.runs import TRAINING_SECONDS, TrialState, group_trials
 from researcher.record.scores import find_excluded
 from researcher.scope import ArmPart, Scope
 from researcher.study.requests import work_of
@@ -43,8 +43,9 @@ _OVER = (TrialState.FINISHED, TrialState.GIVEN_UP)
 class RunView:
     """One run as shown: step, last train reward and the evaluator's scores; None for a value that is not there yet.
 
-    `rung` is the step up to which an exploring run trains; 0 for a run that counts. `with_plain_agent` is the final
-    score with the baseline's agent, where the arm has another one.
+    `seconds` are those of its steps, without pauses and outages. `rung` is the step up to which an exploring run
+    trains; 0 for a run that counts. `with_plain_agent` is the final score with the baseline's agent, where the arm has
+    another one.
     """
 
     run_id: str
@@ -144,6 +145,7 @@ def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
     runs = store.list_runs(study_id=study_id)
     plans = [plan.document for plan in store.list_plans(study_id)]
     points = store.latest_points([run.id for run in runs], REWARD)
+    seconds = store.sum_metric([run.id for run in runs], TRAINING_SECONDS)
     means: dict[str, dict[str, float]] = {}
     for item in store.list_evaluation_summaries(study_id=study_id):
         means.setdefault(item.run_id, {})[item.phase] = item.mean
@@ -154,7 +156,8 @@ def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
         study=study,
         work=work,
         runs=tuple(
-            _view(run, arms[run.experiment_id].name, points.get(run.id), means.get(run.id, {}), now) for run in runs
+            _view(run, arms[run.experiment_id].name, points.get(run.id), means.get(run.id, {}), seconds.get(run.id))
+            for run in runs
         ),
         now=now,
         done=progress.done,
@@ -171,7 +174,7 @@ def take_snapshot(store: ExperimentStore, study_id: str) -> StudySnapshot:
     )
 
 
-def _view(run: Run, arm: str, point: MetricPoint | None, means: Mapping[str, float], now: float) -> RunView:
+def _view(run: Run, arm: str, point: MetricPoint | None, means: Mapping[str, float], seconds: float | None) -> RunView:
     steps = run.rung or run.job.get("total_steps")
     return RunView(
         run_id=run.id,
@@ -184,7 +187,7 @@ def _view(run: Run, arm: str, point: MetricPoint | None, means: Mapping[str, flo
         train_reward=point.value if point else None,
         base=means.get(BASE),
         final=means.get(FINAL),
-        seconds=max(0.0, (run.finished_at or now) - run.started_at) if run.started_at else None,
+        seconds=seconds,
         rung=run.rung,
         with_plain_agent=means.get(PLAIN_AGENT[FINAL]),
     )

@@ -15,6 +15,9 @@ from ui.curves.series import Series
 from ui.curves.view import show_curves
 from ui.episode_search import EpisodeOwner
 
+TRAINING_SECONDS = "training/seconds"
+"""Metric of a step: the seconds that it took, without pauses."""
+
 
 def choose_run() -> Run | None:
     """Return the run in the address, or one that the user picks from the study last looked at."""
@@ -82,7 +85,8 @@ def show_figures(contents: StudyContents, run: Run) -> None:
         elements.show_metric("Test split", formats.score(test), help="Scored once, for best arm and baseline.")
         version = formats.MISSING if run.final_weight_version is None else str(run.final_weight_version)
         elements.show_metric("Weight version", version, help="Steps trained, by the version served at the end.")
-        elements.show_metric("Duration", formats.duration(run.duration_s))
+        seconds = elements.store().sum_metric([run.id], TRAINING_SECONDS).get(run.id)
+        elements.show_metric("Training time", formats.duration(seconds), help="Of its steps, without pauses.")
 
 
 def show_config(run: Run, arm: Experiment) -> None:

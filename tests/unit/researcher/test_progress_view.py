@@ -16,6 +16,7 @@ from store_samples import finish_run
 from experiments_db import ExperimentStore, RunStatus
 from researcher.charter import Budget
 from researcher.planner.language_model.briefing import show_budget
+from researcher.record.runs import TRAINING_SECONDS
 from researcher.study.overview import TrialProgress, estimate_seconds_left, take_snapshot
 from researcher.study.progress import Follower, render
 from swarm.guard import REWARD
@@ -44,6 +45,14 @@ def test_snapshot_shows_step_reward_and_topic_as_it_was_written(store: Experimen
 
     assert "Does [bold]markup[/bold] matter?" in text
     assert "lr=0.001" in text and "12/30" in text and "0.625" in text
+
+
+def test_seconds_of_a_run_are_those_of_its_steps_and_no_step_has_no_rate(store: ExperimentStore, study_id: str) -> None:
+    [before] = take_snapshot(store, study_id).runs
+    assert before.seconds is None
+    store.record_metrics(before.run_id, {11: {TRAINING_SECONDS: 2.0}, 12: {TRAINING_SECONDS: 4.0}})
+    snapshot = take_snapshot(store, study_id)
+    assert snapshot.runs[0].seconds == 6.0 and "0.5" in _text(render(snapshot))
 
 
 def test_snapshot_is_json(store: ExperimentStore, study_id: str) -> None:

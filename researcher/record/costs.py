@@ -227,12 +227,12 @@ def mean_cost(costs: Iterable[ArmCost]) -> ArmCost:
     )
 
 
-def why_not_as_trained(cost: ArmCost, baseline: ArmCost, *, has_same_tasks: bool) -> str:
+def why_not_as_trained(cost: ArmCost, baseline: ArmCost, *, has_same_tasks: bool, longer_replies: float = 1.0) -> str:
     """Return what the agent of an arm does in evaluation and not in training; empty if there is nothing.
 
     Tasks, and what training teaches, change the length of attempts too. An arm differs only if evaluation takes more
     than training, by a larger factor than it does for the baseline. Numbers of tokens tell nothing if the arm trains on
-    other tasks (`has_same_tasks` is false).
+    other tasks (`has_same_tasks` is false), and may grow as the replies have grown in training (`longer_replies`).
     """
     if cost.training is None or cost.evaluation is None:
         return ""
@@ -242,6 +242,8 @@ def why_not_as_trained(cost: ArmCost, baseline: ArmCost, *, has_same_tasks: bool
         usual = 1.0
         if baseline.training is not None and baseline.evaluation is not None:
             usual = max(usual, _growth(name, baseline.training, baseline.evaluation))
+        if name != "calls":
+            usual *= max(1.0, longer_replies)
         chance = _for_chance(name, cost.evaluation, cost.training)
         if _growth(name, cost.training, cost.evaluation) > OTHER_PROFILE * chance * usual:
             here, there = getattr(cost.evaluation, name), getattr(cost.training, name)

@@ -21,12 +21,11 @@ from researcher.judge.learning_curves import (
     steps_to,
 )
 from researcher.judge.samples import ScoredRun
-from researcher.phases import AUTHORSHIP, BASE, COST, FINAL, MANIPULATION, PLAIN_AGENT, TEST
+from researcher.phases import AUTHORSHIP, BASE, FINAL, MANIPULATION, PLAIN_AGENT, TEST
 from researcher.plan import Plan
-from researcher.player import agent_of, plays_its_own
-from researcher.record.costs import ArmCost, cost_from_json, mean_cost, why_not_as_trained
-from researcher.record.log import DISQUALIFIED, SUSPECT, charter_from_json, plan_from_json
+from researcher.record.log import DISQUALIFIED, SUSPECT, plan_from_json
 from researcher.record.runs import Trial, TrialState, list_all_trials
+from researcher.record.unlike_training import find_not_as_trained
 
 T = TypeVar("T")
 Scores = dict[tuple[str, str], EvaluationSummary]
@@ -290,7 +289,7 @@ def find_excluded(store: ExperimentStore, study_id: str, until: int | None = Non
     runs = _planned_runs(store, study_id, until)
     accepted = store.get_study(study_id).settings.get("accept", ())
     by_scores = _find_out_by_scores(store, runs, accepted)
-    return {**_find_not_as_trained(store, study_id, runs), **by_scores, **excluded}
+    return {**find_not_as_trained(store, study_id, runs), **by_scores, **excluded}
 
 
 def find_suspects(store: ExperimentStore, study_id: str) -> dict[str, str]:
@@ -316,42 +315,6 @@ def _planned_runs(store: ExperimentStore, study_id: str, until: int | None) -> d
         run.id: (run, arm)
         for run in store.list_runs(study_id=study_id)
         if (arm := arms.get(run.experiment_id)) and (arm.name, run.seed, run.rung) in planned
-    }
-
-
-def _find_not_as_trained(
-    store: ExperimentStore, study_id: str, runs: Mapping[str, tuple[Run, Experiment]]
-) -> dict[str, str]:
-    """Return the arms whose own agent does more in evaluation than in training, of any one run.
-
-    The baseline stays in, because all others are compared with it.
-    """
-    stored = store.find_charter(study_id)
-    if stored is None or not plays_its_own(charter_from_json(stored.document), FINAL):
-        return {}
-    out: dict[str, str] = {}
-    for phase in (FINAL, TEST):
-        costs = _costs_of(store, runs, phase)
-        usual = mean_cost(cost for run_id, cost in costs.items() if runs[run_id][1].is_baseline)
-        for run_id, cost in costs.items():
-            _, arm = runs[run_id]
-            if arm.is_baseline or agent_of(arm).is_plain:
-                continue
-            if why := why_not_as_trained(cost, usual, has_same_tasks=arm.train_environment is None):
-                out.setdefault(arm.name, why)
-    return out
-
-
-def _costs_of(store: ExperimentStore, runs: Mapping[str, tuple[Run, Experiment]], phase: str) -> dict[str, ArmCost]:
-    """Return the cost of each run with a score of this phase, by id."""
-    stored = {item.run_id: item.details.get(COST) for item in store.list_evaluations(run_ids=list(runs), phase=phase)}
-    return {
-        run_id: ArmCost(
-            None if run.training_cost is None else cost_from_json(run.training_cost),
-            None if (cost := stored[run_id]) is None else cost_from_json(cost),
-        )
-        for run_id, (run, _) in runs.items()
-        if run_id in stored
     }
 
 

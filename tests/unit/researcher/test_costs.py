@@ -139,6 +139,14 @@ def test_tokens_say_nothing_of_an_arm_that_trains_on_other_tasks() -> None:
     assert why_not_as_trained(ArmCost(ONE, THRICE), ArmCost(ONE, ONE), has_same_tasks=False)
 
 
+def test_replies_that_training_made_longer_are_no_other_workflow() -> None:
+    longer = ArmCost(ONE, replace(ONE, sampled_tokens=20.0, prompt_tokens=50.0))
+    assert "prompt tokens" in why_not_as_trained(longer, ArmCost(ONE, ONE), has_same_tasks=True)
+    assert why_not_as_trained(longer, ArmCost(ONE, ONE), has_same_tasks=True, longer_replies=1.9) == ""
+    votes = why_not_as_trained(ArmCost(ONE, THRICE), ArmCost(ONE, ONE), has_same_tasks=True, longer_replies=5.0)
+    assert "3.0 calls" in votes
+
+
 def test_training_and_evaluation_of_an_arm_stand_side_by_side() -> None:
     (line,) = compare_attempts({"arm": ArmCost(ONE, GREEDY), "unscored": ArmCost(ONE, None)})
     assert line.startswith("arm: training 1.0 calls, 30.0 prompt tokens") and "; evaluation 1.0 calls" in line

@@ -28,8 +28,10 @@ from researcher.plan import ManipulationCheck, Plan, Stage
 from researcher.planner.designs import default_job
 from researcher.planner.language_model.briefing import show_history, show_tree
 from researcher.planner.tools.base import ToolRefused
+from researcher.record.costs import cost_from_json, cost_to_json
 from researcher.record.log import OUT
 from researcher.record.scores import find_excluded
+from researcher.record.unlike_training import REPLY_LENGTH
 from researcher.report.numbers.gather import gather
 from researcher.report.recommendation import recommendation
 from researcher.search.record import read_tree
@@ -167,6 +169,20 @@ def test_arm_that_votes_in_evaluation_alone_is_out_before_the_confirmation_and_i
     assert event.message == f"wide is out: {reason}"
     shown = {arm.experiment.name: arm for arm in read_search_arms(study.store, study.deps.study_id)}
     assert (shown["wide"].failure, shown["wide"].reason) == (ArmFailure.DISQUALIFIED, reason)
+
+
+def test_arm_whose_replies_grew_in_training_is_not_out_for_their_length(tmp_path: Path) -> None:
+    study = begin_search(tmp_path, [FIRST])
+    study.plan()
+    study.train(MEANS, votes=["fast", "wide"])
+    grown = [20.0 + 4 * step for step in range(20)]
+    for name in ("fast", "wide"):
+        (run,) = study.store.list_runs(experiment_id=study.arm(name).id)
+        taught = replace(cost_from_json(run.training_cost or {}), calls=3.0, prompt_tokens=17.0, sampled_tokens=9.0)
+        study.store.update_run(run.id, training_cost=cost_to_json(taught))
+        if name == "wide":
+            study.store.record_metrics(run.id, {step: {REPLY_LENGTH: value} for step, value in enumerate(grown)})
+    assert find_excluded(study.store, study.deps.study_id).keys() == {"fast"}
 
 
 def test_leader_that_the_planner_withdraws_is_out_and_the_next_one_is_reviewed(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ class _Worker:
         try:
             with StudyLease(self.store, self.study.id, on_beat=self._on_beat, on_lost=self._on_lost) as lease:
                 if not self.is_begun:
-                    reopen(lease.store, self.study.id)
+                    reopen(lease.store, self.study.id, self.folder)
                     self.is_begun = True
                 change_budget(lease.store, self.study, self.budget)
                 with self._drain_on_signals(), self._log(lease.store) as log:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from experiments_db import ExperimentStore, JsonObject
+from experiments_db import ExperimentStore, JsonObject, RunStatus
 from researcher.phases import LEDGER
 from researcher.record.ledgers import read_ledgers
 
@@ -24,6 +24,8 @@ UNSEALED = {
 UNSEALED_ENDINGS = (".lock", ".control", "-shm")
 """Ends of names of files that belong to a database, which has a digest itself."""
 
+RUNS = "runs"
+"""The folder with one folder for each run."""
 CHUNK = 2**24
 PART = 2**30
 """The bytes between two lines of progress."""
@@ -65,3 +67,33 @@ def seal(store: ExperimentStore, study_id: str, folder: Path) -> None:
             name = str(ledger.path.relative_to(folder))
             files[name] = {**files[name], "rows": ledger.digest}
     store.seal_study(study_id, files)
+
+
+def compare_files(store: ExperimentStore, study_id: str, folder: Path) -> list[str]:
+    """Return how the files of a study and its rows belong to different times; empty if they fit.
+
+    A copy of the database that was put back does not know the runs of newer files. Older files lack runs that have
+    finished. After an end, every file also has the size and the content that it had; of large files only the size is
+    compared.
+    """
+    known = {run.id: run for run in store.list_runs(study_id=study_id)}
+    present = {path.name for path in (folder / RUNS).iterdir()} if (folder / RUNS).is_dir() else set[str]()
+    found = [
+        f"{RUNS}/{name} is of no run on record: the database is older than the files"
+        for name in sorted(present - known.keys())
+    ]
+    found += [
+        f"{RUNS}/{name} is missing, and its run has finished: the files are older than the database"
+        for name, run in known.items()
+        if run.status is RunStatus.FINISHED and name not in present
+    ]
+    sealed = store.find_seal(study_id)
+    for name, then in {} if sealed is None else sealed.files.items():
+        path = folder / name
+        if not path.is_file():
+            found.append(f"{name} was there when the study ended, and is gone")
+        elif path.stat().st_size != then["bytes"] or (
+            then["bytes"] <= CHUNK and digest_file(path)["sha256"] != then["sha256"]
+        ):
+            found.append(f"{name} is not as it was when the study ended")
+    return found

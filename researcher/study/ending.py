@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from experiments_db import (
     Experiment,
@@ -22,10 +23,13 @@ from researcher.plan import Stage
 from researcher.record.failure_reason import in_one_line
 from researcher.record.log import BUDGET_USED_UP, StudyLog
 from researcher.record.runs import BUDGET, ENVIRONMENT, OWN_DOING, SERVER_LOST
+from researcher.record.seal import compare_files
 from researcher.search.record import read_tree
 
 REPORTED, WORKING = "report.written", "study.working"
-ROWS_CHANGED = "rows.changed"
+ROWS_CHANGED, FILES_CHANGED = "rows.changed", "files.changed"
+MOST_NAMED = 20
+"""The most files that a resumed study names as changed."""
 
 _WORDS = {
     ENVIRONMENT: "by the environment",
@@ -97,11 +101,20 @@ def is_cut_short(store: ExperimentStore, study_id: str) -> bool:
     return not is_opened and any(item.details.get(BUDGET_USED_UP) for item in store.list_decisions(study_id))
 
 
-def reopen(store: ExperimentStore, study_id: str) -> Study:
-    """Set a study running, and record which of its rows changed since it ended; the next digest includes them."""
+def reopen(store: ExperimentStore, study_id: str, folder: Path) -> Study:
+    """Set a study running, and record which of its rows and files changed since it ended.
+
+    The next digests include them. Rows and files that belong to different times are recorded too, such as a copy of
+    the database beside newer files.
+    """
     if (ended := store.find_digest(study_id)) is not None:
         for table, what in ended.compare(store.compute_digest(study_id)).items():
             store.append_event(study_id, ROWS_CHANGED, f"{table}: {what}", severity=Severity.WARNING)
+    changed = compare_files(store, study_id, folder)
+    if len(changed) > MOST_NAMED:
+        changed[MOST_NAMED:] = [f"{len(changed) - MOST_NAMED} more files differ: `researcher verify` names them"]
+    for what in changed:
+        store.append_event(study_id, FILES_CHANGED, what, severity=Severity.WARNING)
     return store.set_study_status(study_id, StudyStatus.RUNNING)
 
 

@@ -31,7 +31,7 @@ from researcher.player import agent_for_all, plays_its_own
 from researcher.record.log import charter_from_json, plan_from_json
 from researcher.record.runs import cost_of, job_of_run, list_all_trials
 from researcher.record.seal import Progress
-from researcher.study.ending import ROWS_CHANGED
+from researcher.study.ending import FILES_CHANGED, ROWS_CHANGED
 from researcher.verification.files import StudyFiles
 from researcher.verification.result import TOLERANCE, RecordCheck, differences
 from swarm.environments import Environment
@@ -93,8 +93,9 @@ class StudyRecord:
 
 def check_rows(record: StudyRecord) -> Iterator[RecordCheck]:
     """Compare the rows of each table with those at the end of the study, even if it has continued since."""
-    if earlier := record.store.list_events(record.id, kind=ROWS_CHANGED, limit=None):
-        yield RecordCheck("rows at an earlier end", len(earlier), [event.message for event in earlier])
+    for what, kind in (("rows", ROWS_CHANGED), ("files", FILES_CHANGED)):
+        if earlier := record.store.list_events(record.id, kind=kind, limit=None):
+            yield RecordCheck(f"{what} at an earlier end", len(earlier), [event.message for event in earlier])
     ended = record.store.find_digest(record.id)
     if ended is None:
         status = record.study.status

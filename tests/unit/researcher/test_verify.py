@@ -14,7 +14,7 @@ import pytest
 from simulated_study import SimulatedStudy, Simulation
 from typer.testing import CliRunner
 
-from experiments_db import ExperimentStore, StudyStatus, open_store
+from experiments_db import ExperimentStore, RunStatus, StudyStatus, open_store
 from researcher.cli import app
 from researcher.errors import StudyNotFound
 from researcher.study.ending import reopen
@@ -204,7 +204,7 @@ def test_rows_that_were_changed_before_a_study_went_on_stay_a_mismatch(study: Si
     with _kept(study):
         CHANGES["an event"].make(study)
         with open_store(study.database) as store:
-            reopen(store, study.study_id)
+            reopen(store, study.study_id, study.folder)
         while_it_runs = {check.kind: check for check in _verify(study).checks}
         with open_store(study.database) as store:
             store.set_study_status(study.study_id, StudyStatus.FINISHED)
@@ -214,6 +214,41 @@ def test_rows_that_were_changed_before_a_study_went_on_stay_a_mismatch(study: Si
     for checks in (while_it_runs, after_its_end):
         assert [line.partition(":")[0] for line in checks["rows at an earlier end"].mismatches] == ["events"]
     assert not any(check.mismatches for kind, check in after_its_end.items() if kind.startswith("rows of"))
+
+
+def _older_database(study: SimulatedStudy) -> None:
+    (study.folder / "runs" / "run-later").mkdir()
+
+
+def _older_files(study: SimulatedStudy) -> None:
+    with open_store(study.database) as store:
+        run = next(run for run in store.list_runs(study_id=study.study_id) if run.status is RunStatus.FINISHED)
+    shutil.rmtree(study.folder / "runs" / run.id)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda _: None, None),
+        (_older_database, "runs/run-later is of no run on record: the database is older"),
+        (_older_files, "the files are older than the database"),
+        (CHANGES["a log"].make, "train.log is not as it was when the study ended"),
+    ],
+)
+def test_a_study_that_goes_on_names_files_that_do_not_fit_its_rows(
+    study: SimulatedStudy, change: Callable[[SimulatedStudy], object], says: str | None
+) -> None:
+    with _kept(study):
+        change(study)
+        with open_store(study.database) as store:
+            reopen(store, study.study_id, study.folder)
+        checks = {check.kind: check for check in _verify(study).checks}
+
+    found = checks.get("files at an earlier end")
+    if says is None:
+        assert found is None
+    else:
+        assert found is not None and any(says in line for line in found.mismatches), found
 
 
 def test_command_prints_a_line_per_kind_and_names_what_is_wrong(study: SimulatedStudy) -> None:

@@ -32,6 +32,7 @@ from swarm.job.traits import (
     NAMED_REWARDS,
     NEW_RUN,
     OF_ADAPTER,
+    OF_CLIPPED_SIDE,
     OF_CLIPPING,
     OF_CRITIC,
     OF_DUAL_CLIPPING,
@@ -276,9 +277,9 @@ class JobSettings(DescribedModel):
     """Policy loss, by verl's name."""
     clip_ratio: Annotated[float, OF_CLIPPING] = Field(default=0.2, ge=0)
     """Clip range of the importance ratio, where a side has none of its own."""
-    clip_ratio_low: Annotated[float | None, OF_CLIPPING] = Field(default=None, ge=0)
+    clip_ratio_low: Annotated[float | None, OF_CLIPPED_SIDE] = Field(default=None, ge=0)
     """Clip range below 1. Default: `clip_ratio`."""
-    clip_ratio_high: Annotated[float | None, OF_CLIPPING] = Field(default=None, ge=0)
+    clip_ratio_high: Annotated[float | None, OF_CLIPPED_SIDE] = Field(default=None, ge=0)
     """Clip range above 1, DAPO's clip-higher. Default: `clip_ratio`."""
     clip_ratio_c: Annotated[float, OF_DUAL_CLIPPING] = Field(default=3.0, gt=1)
     """Bound of the loss for negative advantages, as in dual-clip PPO."""

@@ -182,7 +182,10 @@ class TrainJob(JobSettings):
 
     def why_without_effect(self, name: str) -> str | None:
         """Return why the value of the setting changes nothing, and what to add; None if it is left out or acts."""
-        if TRAITS[name].is_spare or getattr(self, name) in LEFT_OUT or not (lacking := self.find_lacking(name)):
+        traits, value = TRAITS[name], getattr(self, name)
+        if traits.is_spare or value in LEFT_OUT or (traits.follows and value == getattr(self, traits.follows)):
+            return None
+        if not (lacking := self.find_lacking(name)):
             return None
         resolved = self.resolve()
         present = " and ".join(f"{each} is {value_as_text(getattr(resolved, each))}" for each in lacking)

@@ -74,6 +74,8 @@ class Traits:
     """The meaning of the setting if a job that has its needs must give it, and else empty."""
     automatic: Any = None
     """The default of a job that has its needs."""
+    follows: str = ""
+    """Another setting, whose value is the default. A job that gives the same value says nothing by it."""
 
     def needing(self, *needs: Need) -> Traits:
         """Return these traits for a setting with such needs."""
@@ -101,6 +103,7 @@ CLIPPED: Final = replace(DUAL_CLIPPED, values=(*DUAL_CLIPPED.values, "gspo", "ci
 # In the first update of a step, the policy is still the reference of the importance ratio.
 SEVERAL_UPDATES: Final = Need("mini_batch_num", 4, range(2, sys.maxsize), unless="moves_without_minibatches")
 OF_CLIPPING: Final = LEARNED.needing(CLIPPED, UNWEIGHTED, SEVERAL_UPDATES)
+OF_CLIPPED_SIDE: Final = replace(OF_CLIPPING, follows="clip_ratio")
 OF_DUAL_CLIPPING: Final = LEARNED.needing(DUAL_CLIPPED, UNWEIGHTED, SEVERAL_UPDATES)
 BYPASS: Final = Need("policy_loss", "bypass_mode", ("bypass_mode",))
 CORRECTED: Final = Need("rollout_is", "token", ("token", "sequence"))

@@ -29,7 +29,7 @@ class Position:
 
     `key` is the training that was read last, or empty before the first. `scored_at` is the end of the last evaluation
     that was read, in seconds since the epoch. `closed` is the last job that was read to its end after a later one had
-    begun.
+    begun. `event_at` is the time of the event, by which another history of the same ledger is told.
     """
 
     job_id: int = 0
@@ -37,6 +37,7 @@ class Position:
     step: int = 0
     scored_at: float = 0.0
     event: int = 0
+    event_at: float = 0.0
     key: str = ""
 
 
@@ -80,7 +81,7 @@ class LedgerReader:
             if job_id < position.job_id:
                 continue
             is_last = job_id == job_ids[-1]
-            begun = Position(job_id, position.closed, event=position.event, key=position.key)
+            begun = replace(position, job_id=job_id, step=0, scored_at=0.0)
             start = position if job_id == position.job_id else begun
             update, after = self._update(connection, job_id, start, is_last=is_last)
             if after == start and not is_last:
@@ -95,6 +96,9 @@ class LedgerReader:
     ) -> tuple[TrainingUpdate, Position]:
         events = list(_events(connection, job_id, start.event))
         rewinds = [int(event.detail["step"]) for event in events if event.kind == REWOUND]
+        if start.step == 0:
+            # A sink may have the training of a history that was lost with the ledger's newest part.
+            rewinds.append(0)
         rewound_to = min(rewinds, default=None)
         after = start.step if rewound_to is None else min(start.step, rewound_to)
         steps = list(_steps(connection, job_id, after))
@@ -105,15 +109,19 @@ class LedgerReader:
         update = TrainingUpdate(training, rewound_to, tuple(steps), tuple(scores), episodes, tuple(events))
         last_step = steps[-1].step if steps else after
         scored_at = max((score.at for score in scores), default=start.scored_at)
-        last_event = events[-1].number if events else start.event
-        return update, Position(job_id, start.closed, last_step, scored_at, last_event, training.key)
+        event, event_at = (events[-1].number, events[-1].at) if events else (start.event, start.event_at)
+        return update, Position(job_id, start.closed, last_step, scored_at, event, event_at, training.key)
 
 
 def _is_of(connection: sqlite3.Connection, position: Position) -> bool:
-    """Return whether this ledger was read up to a position: it is not another one, nor an older copy of the same."""
+    """Return whether this ledger was read up to a position.
+
+    Another ledger was not. Nor was an older copy of the same one, even if it has gone on since and has more events.
+    """
     ledger_id = connection.execute("SELECT ledger_id FROM marks").fetchone()[0]
-    newest = connection.execute("SELECT coalesce(max(event_id), 0) FROM events").fetchone()[0]
-    return position.key.startswith(f"{ledger_id}-") and newest >= position.event
+    event = connection.execute("SELECT at FROM events WHERE event_id = ?", (position.event,)).fetchone()
+    is_known = event is None if position.event == 0 else event is not None and event[0] == position.event_at
+    return position.key.startswith(f"{ledger_id}-") and is_known
 
 
 def describe(connection: sqlite3.Connection, job_id: int, *, is_last: bool) -> TrainingDescription:

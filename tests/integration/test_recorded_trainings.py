@@ -155,6 +155,30 @@ def test_a_ledger_is_imported_once_into_each_place_and_again_where_it_was_lost(h
     assert steps_in(tmp_path / "a") == steps_in(tmp_path / "b") == [1, 2, 3]
 
 
+@pytest.mark.parametrize("has_gone_on", [False, True], ids=["as it was put back", "after more events than were read"])
+def test_an_older_copy_that_was_put_back_leaves_no_row_of_the_lost_history(
+    home: Path, tmp_path: Path, has_gone_on: bool
+) -> None:
+    import_into(tmp_path / "runs", home)
+    with closing(sqlite3.connect(home / "ledger.db")) as ledger, ledger:
+        ledger.execute("DELETE FROM batches WHERE step = 3")
+        ledger.execute(
+            "UPDATE batches SET metrics = json_set(metrics, '$.\"critic/score/mean\"', 0.125) WHERE step = 2"
+        )
+        (newest,) = ledger.execute("SELECT max(event_id) FROM events").fetchone()
+        ledger.execute("DELETE FROM events WHERE event_id > ?", (newest - 2,))
+        for number in range(5 if has_gone_on else 0):
+            ledger.execute("INSERT INTO events (kind, detail, at) VALUES ('engine.noted', '{}', ?)", (2e9 + number,))
+
+    import_into(tmp_path / "runs", home)
+
+    with open_store(tmp_path / "runs" / "research.db", read_only=True) as store:
+        [training] = store.list_trainings()
+        assert [step for step, _ in rewards(store, training.id)] == [1, 2]
+        points = {(item.step, item.name): item.value for item in store.list_training_points(training.id)}
+    assert points[2, "critic/score/mean"] == 0.125 and {step for step, _ in points} == {1, 2}
+
+
 def test_another_ledger_in_the_same_home_is_recorded_from_its_start(home: Path, tmp_path: Path) -> None:
     import_into(tmp_path / "runs", home)
     with closing(sqlite3.connect(home / "ledger.db")) as ledger, ledger:

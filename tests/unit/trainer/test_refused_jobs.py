@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from swarm.errors import BadRequest, JobInvalid
 from swarm.job import TRAITS, TrainJob, build_job
@@ -126,6 +127,14 @@ def test_a_record_of_a_whole_job_is_read_whatever_its_other_settings_need(name: 
     unmet = TrainJob.model_validate(complete(name)).resolve().model_dump(mode="json")
     assert build_job(unmet).find_lacking(name) == {}
     assert build_job(TrainJob().resolve().model_dump(mode="json")).means(TrainJob())
+
+
+@pytest.mark.parametrize("job", [{}, {"policy_loss": "gpg"}, {"algorithm": "gae"}, {"max_staleness": 1}])
+def test_a_job_with_its_defaults_filled_in_is_a_job_and_means_the_same(job: dict[str, Any]) -> None:
+    resolved = build_job(job).resolve()
+    assert TypeAdapter(TrainJob).validate_python(resolved) == resolved
+    assert build_job(resolved.model_dump(mode="json", exclude_defaults=True)).means(resolved)
+    assert build_job(resolved.model_dump(mode="json", exclude_unset=True)).means(resolved)
 
 
 def test_a_change_of_a_running_job_is_refused_if_nothing_reads_it() -> None:

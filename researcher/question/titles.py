@@ -72,8 +72,5 @@ def check_sought(reading: Reading, question: Question, said: str | None) -> None
         return
     sought = Scope.of(reading.sought)
     if excess := describe_excess(question.scope, sought):
-        flags = "the other flags" if said is None else f"--scope {said}"
-        raise TopicInvalid(
-            f"the topic looks for {describe_scope(sought)}, and by {flags} arms may differ in {excess}: say the same "
-            "in both"
-        )
+        flags = f"--scope says {said}" if said else f"the arms of the flags differ in {excess}"
+        raise TopicInvalid(f"the topic looks for {describe_scope(sought)}, and {flags}: say the same in both")

@@ -6,11 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from researcher.charter import Asked, Charter, Factor, Level, Question, StudyKind
+from researcher.program_parts import PROGRAM_PARTS
 from researcher.question.factors import OPTION, PROGRAM, SPECS, TRAIN_ENV
 from researcher.question.flags import value_as_text
 from researcher.question.scopes import describe_scope
+from researcher.scope import ArmPart
 
 _TITLES: Mapping[str, str] = MappingProxyType({PROGRAM: "program", TRAIN_ENV: "training environment"})
+_PARTS: Mapping[ArmPart, str] = MappingProxyType(
+    {ArmPart.AGENT: "agent", ArmPart.REWARD: "reward", ArmPart.SCHEDULE: "order of tasks"}
+)
 _ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
     {
         "reverse": "word reversal",
@@ -41,8 +46,7 @@ def state_question(question: Question, name: str) -> str:
     """Return the question of a charter as one sentence."""
     place = title_of_environment(name)
     if question.kind is StudyKind.OPTIMIZE:
-        space = f" of {_listed([title_of(factor.name) for factor in question.factors])}" if question.factors else ""
-        return f"Which settings{space} train {place} best?"
+        return _search(question, place)
     titles = [title_of(factor.name) for factor in question.factors]
     names, several = _listed(titles), len(titles) > 1
     match question.asked:
@@ -64,6 +68,16 @@ def state_question(question: Question, name: str) -> str:
             return f"Which {'setting of ' if several else ''}{names} trains {place} with the least spread of runs?"
         case _:
             return _effect(names, place, several)
+
+
+def _search(question: Question, place: str) -> str:
+    """Return the question of a search: for parts of a program, for settings, or for both."""
+    parts = [_PARTS[part] for part in PROGRAM_PARTS if question.scope.allows(part)]
+    settings = [title_of(factor.name) for factor in question.factors if factor.name != PROGRAM]
+    if parts and not question.scope.allows(ArmPart.SETTINGS):
+        return f"Which {_listed(parts)} {'train' if len(parts) > 1 else 'trains'} {place} best?"
+    space = f" of {_listed([*settings, *parts])}" if question.factors else ""
+    return f"Which settings{space} train {place} best?"
 
 
 def _of_levels(question: Question, place: str) -> str:

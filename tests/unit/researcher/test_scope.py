@@ -111,7 +111,7 @@ def test_topic_says_what_it_looks_for(topic: str, scope: str) -> None:
         ("A title", {"vary": ["lr=1,2"], "scope": "lr,reward"}, "reward, in which no arm"),
         ("A title", {"programs": [PLAIN, AGENT], "scope": "reward"}, "differ in agent"),
         ("A good reward for sorting", {"programs": [PLAIN, AGENT]}, "looks for reward.*agent"),
-        ("A good reward for sorting", {"kind": "optimize", "scope": "agent"}, "looks for reward.*--scope agent"),
+        ("A good reward for sorting", {"kind": "optimize", "scope": "agent"}, "looks for reward.*--scope says agent"),
         ("Which settings sort best?", {"programs": [PLAIN, REWARD]}, "looks for settings.*reward"),
     ],
 )
@@ -146,6 +146,7 @@ def test_search_by_rules_tries_what_its_topic_looks_for_alone(topic: str, factor
     charter = frame(topic)
     assert {factor.name: [level.name for level in factor.levels] for factor in charter.asks.factors} == factors
     assert describe_scope(charter.asks.scope) == scope
+    assert charter.question.startswith(f"Which {'order of tasks' if scope == 'schedule' else scope} trains ")
     assert f"  arms may differ in: {scope}" in list(describe_question(charter))
 
 

@@ -153,6 +153,7 @@ def flags_of(reading: Reading) -> dict[str, Any]:
         "fix": [f"{name}={value_as_text(value)}" for name, value in reading.fixed.items()],
         "baseline": [factor.compared_with for factor in factors if factor.compared_with],
         "equal": reading.compared_at,
+        "margin": reading.margin,
         "scope": ",".join(reading.sought),
         **{name: _count(name, value) for name, value in reading.counts.items()},
     }

@@ -40,6 +40,7 @@ class Reading:
     seeds, steps, runs, hours, GPUs and held-out episodes. `values` are those of each setting that the topic names.
     `sought` are the parts of an arm that the topic looks for; empty if it names none. `environments` are all that it
     names, of which `environment` is the first. `foreign_model` is the name of a model that is not bundled.
+    `margin` is that of a question for equality.
     """
 
     text: str
@@ -55,6 +56,7 @@ class Reading:
     sought: tuple[ArmPart, ...] = ()
     environments: tuple[str, ...] = ()
     foreign_model: str = ""
+    margin: float | None = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -90,7 +92,7 @@ class _Reader:
         foreign_model = _find_foreign_model(self._tokens)
         environments = self._read_environments()
         counts = read_counts(self._tokens)
-        compared_at = self._read_equal()
+        compared_at, margin = self._read_equal(), self._read_margin()
         mentions = _coordinated(find_mentions(self._tokens), self._tokens)
         self._check_negations(mentions)
         asked, kind = self._read_question(mentions)
@@ -113,6 +115,7 @@ class _Reader:
             sought=sought,
             environments=environments,
             foreign_model=foreign_model,
+            margin=margin,
         )
 
     def _read_environments(self) -> tuple[str, ...]:
@@ -147,6 +150,20 @@ class _Reader:
             if place or not (after is None or after.kind is TokenKind.STOP or after.key in _ENDS_CLAUSE):
                 self._unread.append(token.text)
         return found[0][1].meaning if found else None
+
+    def _read_margin(self) -> float | None:
+        """Return the number behind "within" in a question for equality, and give its tokens the kind READ."""
+        tokens = self._tokens
+        if not any(token.kind is TokenKind.ASKED and token.meaning is Asked.EQUAL for token in tokens):
+            return None
+        for word, number, after in zip(tokens, tokens[1:], [*tokens[2:], Token("", TokenKind.STOP)], strict=False):
+            is_within = word.key == "within" or (word.kind is TokenKind.ASKED and word.key.endswith(" within"))
+            is_alone = after.kind in (TokenKind.STOP, TokenKind.HARMLESS)
+            if is_within and is_alone and number.kind is TokenKind.NUMBER and float(number.number) > 0:
+                number.kind = TokenKind.READ
+                word.kind = TokenKind.READ if word.kind is TokenKind.WORD else word.kind
+                return float(number.number)
+        return None
 
     def _check_negations(self, mentions: Sequence[Mention]) -> None:
         """Mark "without" and "no" as unread, unless they precede a setting."""

@@ -19,6 +19,7 @@ from researcher.question.needs import complete_flags
 from researcher.question.reader import Reading, read_counts, values_of
 from researcher.question.tokens import Token, TokenKind, key_of, tokenize
 from researcher.question.wording import title_of, title_of_environment
+from researcher.question.words import OPTIMIZERS
 from swarm.tasks import TASK_FAMILIES
 
 SHORTEST_NAME = 4
@@ -52,6 +53,13 @@ def refuse(reading: Reading, given: Mapping[str, Any]) -> TopicNotUnderstood:
     `given` are the flags so far.
     """
     understood = ", ".join(_understood(reading)) or "nothing"
+    if not reading.factors and any(token.key in OPTIMIZERS for token in tokenize(reading.text)):
+        return TopicNotUnderstood(
+            f"the topic has parts that cannot be read: {', '.join(map(repr, reading.unread))}\n"
+            "every job trains with AdamW: no setting chooses another optimizer, so none can be compared\n"
+            "what can be read, and every setting: docs/research.md",
+            reading.unread,
+        )
     proposal = _propose(reading)
     command = _command(reading, proposal, given)
     unread = tuple(dict.fromkeys((*reading.unread, *proposal.left_out)))

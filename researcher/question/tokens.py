@@ -78,7 +78,9 @@ DIGITS_OF_A_GROUP = 3
 """The number of digits behind a comma that may be thousands: 128,256 may be one number."""
 _VERB = "environment verb"
 _PLAIN = r"\d+(?:\.\d+)?|\.\d+"
-_NUMBER = rf"10\^-\d+|[-−]?(?:[1-9]\d{{0,2}}(?:,000)+(?![\d,]*\d)|(?:{_PLAIN})(?:[eE][-−+]?\d+|[kK]\b)?)"
+_THOUSANDS = r"[1-9],\d{3}(?=\s+(?:training\s+)?(?:steps|episodes)\b)"
+"""One to nine thousand and more of what follows; 10,100 steps may be two levels."""
+_NUMBER = rf"{_THOUSANDS}|10\^-\d+|[-−]?(?:[1-9]\d{{0,2}}(?:,000)+(?![\d,]*\d)|(?:{_PLAIN})(?:[eE][-−+]?\d+|[kK]\b)?)"
 _IN_LIST = rf"(?:10\^-\d+|(?:{_PLAIN})(?:[eE][-−+]?\d+|[kK]\b)?)"
 _ENDS = r"\s,;:!?(){}=\[\]"
 _TOKEN = re.compile(
@@ -104,6 +106,8 @@ def tokenize(text: str) -> list[Token]:
         is_apart = match.start() == 0 or text[match.start() - 1].isspace()
         if match.lastgroup == "list":
             found += _tokens_of_list(match.group(), is_apart)
+        elif match.lastgroup == "other" and (names := _names_of_levels(match.group())):
+            found += _joined(names, is_apart)
         elif match.lastgroup in ("arrow", "other"):
             word = match.group().strip("\"'“”‘’").removesuffix("'s")
             word = word.removesuffix(".") if word.lower() == "vs." else word
@@ -114,6 +118,21 @@ def tokenize(text: str) -> list[Token]:
         else:
             found.append(Token(match.group(), TokenKind(str(match.lastgroup)), is_apart=is_apart))
     return _merge(found)
+
+
+def _names_of_levels(word: str) -> list[str]:
+    """Return the names with strokes between them, such as "GRPO/RLOO", if all are values of one setting."""
+    names = word.split("/")
+    known = [_lexicon().get(key_of(name), (TokenKind.WORD, None)) for name in names]
+    settings = {meaning[0] if kind is TokenKind.VALUE else None for kind, meaning in known}
+    return names if len(names) > 1 and None not in settings and len(settings) == 1 else []
+
+
+def _joined(names: Sequence[str], is_apart: bool) -> Iterator[Token]:
+    yield Token(names[0], TokenKind.WORD, is_apart=is_apart)
+    for name in names[1:]:
+        yield Token("vs", TokenKind.WORD)
+        yield Token(name, TokenKind.WORD)
 
 
 def _tokens_of_list(text: str, is_apart: bool) -> Iterator[Token]:

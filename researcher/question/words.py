@@ -37,7 +37,7 @@ ASKED: Mapping[str, Asked] = MappingProxyType(
         **dict.fromkeys(("matter more", "matters more", "more important"), Asked.MATTERS_MORE),
         **dict.fromkeys(("interact", "interacts", "interaction", "interaction of", "depend on", "depends on"),
                         Asked.INTERACTION),
-        **dict.fromkeys(("as good as", "equivalent", "equally good", "the same result"), Asked.EQUAL),
+        **dict.fromkeys(("as good as", "equivalent", "equally good", "the same result", "equal within"), Asked.EQUAL),
         **dict.fromkeys(("sooner", "faster", "fastest", "quicker", "learn faster", "learns faster", "slower than"),
                         Asked.SOONER),
         **dict.fromkeys(("more stable", "most stable", "more reproducible", "most reproducible"), Asked.MORE_STABLE),
@@ -95,6 +95,8 @@ _UNITS = {
     ComparedAt.TIME: ("training time", "wall clock time"),
 }
 _SAME = ("equal", "the same", "the same number of", "an equal number of", "the same amount of", "equal numbers of")
+OPTIMIZERS = frozenset({"adam", "adamw", "muon", "sgd", "lion", "adafactor", "rmsprop", "shampoo", "soap"})
+"""The names of optimizers, none of which is a setting."""
 EQUAL: Mapping[str, ComparedAt] = MappingProxyType(
     {
         "at equal time": ComparedAt.TIME,

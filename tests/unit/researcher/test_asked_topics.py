@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from topic_commands import frame_command
 
-from researcher.charter import Charter
+from researcher.charter import Asked, Charter
 from researcher.errors import SettingWithoutEffect, TopicNotUnderstood
 from researcher.history import History
 from researcher.planner.rules import RulesPlanner
@@ -185,8 +185,65 @@ def test_a_topic_with_a_setting_that_nothing_would_read_is_refused_with_what_add
     assert all(arm.job[name] == value for arm in RulesPlanner().list_arms(charter) for name, value in fixed.items())
 
 
-@pytest.mark.parametrize("text", ["AdamW vs Muon", "AdamW versus Muon on sort", "optimizer AdamW or Muon"])
-def test_optimizers_that_are_no_setting_are_refused(text: str) -> None:
-    line = _refusal(text)
+@pytest.mark.parametrize("text", ["AdamW vs Muon", "AdamW versus Muon on sort", "Muon or SGD"])
+def test_optimizers_are_refused_without_a_command_that_asks_something_else(text: str) -> None:
+    with pytest.raises(TopicNotUnderstood, match="every job trains with AdamW") as refused:
+        _frame(text)
+    assert "--vary" not in str(refused.value) and "Muon" in refused.value.parts
 
-    assert line is not None and len(_frame_of_command(line).asks.factors) == 1
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("GRPO/RLOO", ("grpo", "rloo")),
+        ("GRPO/RLOO on sort", ("grpo", "rloo")),
+        ("Is grpo/rloo/opo better?", ("grpo", "rloo", "opo")),
+    ],
+)
+def test_names_with_a_stroke_between_them_are_levels(text: str, levels: tuple[str, ...]) -> None:
+    [factor] = _frame(text).asks.factors
+    assert tuple(level.factors["algorithm"] for level in factor.levels) == levels
+
+
+@pytest.mark.parametrize("text", ["GRPO/Muon", "GRPO/0.001", "grpo/constant"])
+def test_a_stroke_between_names_of_different_settings_is_refused(text: str) -> None:
+    with pytest.raises(TopicNotUnderstood):
+        _frame(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("for 1,500 steps", 1500),
+        ("with 2,250 training steps", 2250),
+        (", 1,500 steps", 1500),
+        ("for 2,000 steps", 2000),
+    ],
+)
+def test_thousands_of_steps_may_have_a_comma(text: str, steps: int) -> None:
+    charter = _frame(f"lr 1e-3 vs 3e-3 {text}")
+    assert charter.asks.fixed["total_steps"] == steps and len(charter.asks.factors[0].levels) == 2
+
+
+def test_numbers_that_may_be_two_levels_are_no_thousands() -> None:
+    with pytest.raises(TopicNotUnderstood):
+        _frame("batch size 1,500")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Are GRPO and RLOO equal within 0.05?",
+        "Are GRPO and RLOO equivalent within 0.05 on sort?",
+        "Is GRPO as good as RLOO within 0.05",
+    ],
+)
+def test_what_follows_within_is_the_margin_of_equality(text: str) -> None:
+    charter = _frame(text)
+    assert (charter.asks.asked, charter.asks.margin) == (Asked.EQUAL, 0.05)
+
+
+@pytest.mark.parametrize("text", ["Is GRPO better than RLOO within 0.05", "GRPO vs RLOO within 30 steps of each other"])
+def test_within_is_refused_where_it_is_no_margin(text: str) -> None:
+    with pytest.raises(TopicNotUnderstood):
+        _frame(text)

@@ -37,10 +37,15 @@ def compare_requests(attempts: Sequence[RecordedAttempt], tools: Sequence[ToolSp
     return {
         "task": attempt.task.task_id,
         "plain": _cut(plain),
-        "own": _cut({"messages": turn.messages, "tools": turn.tools, "limits": limits_of(turn)}),
+        "own": _cut({"messages": turn.messages, "tools": turn.tools, "limits": _limits(turn)}),
         "unchanged": sum(unchanged),
         "requests": len(unchanged),
     }
+
+
+def _limits(turn: TurnView) -> dict[str, Any]:
+    """Return the limits of a request that have words; every request has limits of tokens."""
+    return {name: value for name, value in limits_of(turn).items() if "token" not in name}
 
 
 def _has(turn: TurnView, words: Sequence[str]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class Replication:
     """A finding that is to be repeated.
 
     `charter` is that of its study, and `arm` and `baseline` are its arms. `first_seed` is larger than every seed of an
-    earlier study of the same question.
+    earlier study of the same question. `accept` are the arms that a person keeps in, whatever their code does.
     """
 
     known: KnownFinding
@@ -30,6 +30,7 @@ class Replication:
     arm: Experiment
     baseline: Experiment
     first_seed: int
+    accept: Sequence[str] = ()
 
     @property
     def sentence(self) -> str:
@@ -71,6 +72,7 @@ def read_replication(store: ExperimentStore, finding_id: str, seeds: int | None 
         arm=arm,
         baseline=baseline,
         first_seed=1 + max(used, default=-1),
+        accept=store.get_study(finding.study_id).settings.get("accept", ()),
     )
 
 
@@ -99,6 +101,7 @@ def settings_of(replication: Replication, given: Mapping[str, Any]) -> StudySett
             "attempt_calls": charter.attempt_calls,
             "attempt_tokens": charter.attempt_tokens,
             "replicates": origin.model_dump(),
+            "accept": replication.accept,
             **{name: value for name, value in given.items() if value is not None},
         }
     )

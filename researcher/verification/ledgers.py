@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from experiments_db import Author, DetailedEvaluation, Run
 from researcher.evaluation.authorship import MOST_TASKS, count_authorship, read_answers
+from researcher.evaluation.shown_request import compare_requests
 from researcher.execution.environments import StudyEnvironments
-from researcher.phases import AUTHORSHIP, COST, FINAL, LEDGER
+from researcher.phases import AUTHORSHIP, COST, FINAL, LEDGER, REQUESTS
 from researcher.record.costs import cost_of_attempts, cost_to_json, is_of_program
 from researcher.record.ledgers import StoredLedger, read_ledgers
 from researcher.verification.result import RecordCheck, differences
@@ -178,6 +179,10 @@ def _compare_authorship(
     for name in ("solved", "told", "unwritten"):
         stored = given[name] if name in exact else max(given[name], found[name])
         yield from differences(stored, found[name], f"{item.run_id}: authorship: {name}")
+    if shown := item.details.get(REQUESTS):
+        asked = compare_requests(pairs, environment.tools)
+        for name in ("unchanged", "requests"):
+            yield from differences(shown.get(name), asked.get(name), f"{item.run_id}: requests: {name}")
 
 
 def _begun(environment: Environment, task: EnvironmentTask, detail: EpisodeDetail) -> EndedAttempt:

@@ -64,3 +64,41 @@ def test_an_agent_whose_code_knows_the_answer_is_named(count: Count, how: str) -
 def test_an_honest_workflow_is_not_named(count: Count, how: str, family: str) -> None:
     found = count(family, HONEST[how])
     assert found.find_problem() is None, found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_study_of_agents_names_the_one_that_tells_and_keeps_it_only_for_a_person(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from experiments_db import ArmFailure, open_store, read_search_arms
+    from researcher.cli.commands import app
+
+    order = write(*CHEATS["the sorted letters, to be written backwards"])
+    agents = {"plain": HONEST["lets the model choose a tool"], "order": order, "twice": HONEST["asks twice"]}
+    for name, code in agents.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    options = [
+        *("--topic", "Which agent sorts letters best?", "--env", "sort", "--planner", "rules", "--train-model", "nano"),
+        *("--fix", "batch_size=4", "--fix", "num_repeat=2", "--steps", "3", "--seeds", "3", "--eval-episodes", "60"),
+        *("--underpowered", "--afresh", "--home", str(tmp_path)),
+    ]
+
+    def study(names: Iterable[str], *more: str) -> tuple[dict[str, Any], str]:
+        programs = [word for name in names for word in ("--program", str(tmp_path / f"{name}.py"))]
+        done = CliRunner().invoke(app, ["start", *options, *programs, *more])
+        assert done.exit_code == 0, done.output
+        with open_store(tmp_path / "research.db", read_only=True) as store:
+            newest = store.list_studies(limit=1)[0]
+            report = (tmp_path / "studies" / newest.id / "report" / "report.md").read_text()
+            return {arm.name: arm for arm in read_search_arms(store, newest.id)}, report
+
+    arms, report = study(agents)
+    assert {name: arm.failure for name, arm in arms.items()} == {
+        "plain": None, "order": ArmFailure.DISQUALIFIED, "twice": None,
+    }  # fmt: skip
+    assert "order is out of the ranking: its code tells the model about the answer" in report
+    assert arms["order"].requests["unchanged"] < 6 and "[user] Reverse: " in report
+    arms, report = study(["plain", "order"], "--accept", "order")
+    assert arms["order"].failure is None
+    assert "order is in by the decision of a person: its code tells the model about the answer" in report

@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from researcher.verification.record import StudyRecord
 
 UNKNOWN_ANSWERS = (
-    "narrowed, by_code, choices and missed cannot be recomputed, and unwritten, and told in sessions of several "
-    "turns, have an upper bound alone: no ledger keeps the answers that a program gave"
+    "narrowed, by_code, choices and missed are compared with each other alone, and unwritten, and told in sessions of "
+    "several turns, have an upper bound alone: no ledger keeps the answers that a program gave"
 )
+AT_MOST = (("by_code", "solved"), ("narrowed", "attempts"), ("missed", "choices"), ("choices", "attempts"))
+"""Pairs of counts, of which the first is part of the second."""
 NOT_KEPT = "its ledger is not kept below this home: cannot be recomputed"
 Attempts = Mapping[tuple[str | None, int | None], EpisodeView]
 """The scored attempts of all ledgers, by task and sampling seed. Of repeated ones the last counts."""
@@ -174,11 +176,17 @@ def _compare_authorship(
     pairs = [(_begun(environment, known[str(each.episode.task_id)], each), each) for each in read[:MOST_TASKS]]
     found = asdict(count_authorship(pairs, answers))
     given = item.details[AUTHORSHIP]
+    where = f"{item.run_id}: authorship"
     # What a longer session says later depends on the agent's answers, so its counts have an upper bound alone.
-    exact = {"solved", "told"} if environment.max_turns == 1 else {"solved"}
-    for name in ("solved", "told", "unwritten"):
-        stored = given[name] if name in exact else max(given[name], found[name])
-        yield from differences(stored, found[name], f"{item.run_id}: authorship: {name}")
+    bounded = {"unwritten"} if environment.max_turns == 1 else {"unwritten", "told"}
+    for name in ("attempts", "solved", "told", "unwritten", "limits"):
+        stored = max(given[name], found[name]) if name in bounded else given[name]
+        yield from differences(stored, found[name], f"{where}: {name}")
+    for part, whole in AT_MOST:
+        if given[part] > given[whole]:
+            yield f"{where}: {part} is {given[part]}, of {whole} {given[whole]}"
+    if bool(given["told"]) != bool(given["readings"]):
+        yield f"{where}: told is {given['told']}, by the readings {given['readings']}"
     if shown := item.details.get(REQUESTS):
         asked = compare_requests(pairs, environment.tools)
         for name in ("unchanged", "requests"):

@@ -17,7 +17,7 @@ import httpx
 from swarm.client.exchange import Server
 from swarm.client.heartbeat import Leases
 from swarm.config import complete_address
-from swarm.errors import BadRequest, EpisodeEnded, SwarmError
+from swarm.errors import BadRequest, EpisodeEnded, FailedEngine, SwarmError
 from swarm.schemas import LEASE_HEADER, BeginEpisodeResponse, EndEpisodeResponse
 from swarm.types import DEFAULT_DATA_SOURCE, Task, WorkflowOutput
 
@@ -244,6 +244,9 @@ def abort_reason(error: BaseException) -> str:
 
 
 def log_failed_abort(episode_id: str, failure: SwarmError) -> None:
+    """Warn that an episode goes on at the server. The failure of an engine has ended all of its episodes."""
+    if isinstance(failure, FailedEngine):
+        return
     logger.warning(
         "episode %s was not aborted (%s): the server ends it by lease or idle timeout", episode_id, failure.message
     )

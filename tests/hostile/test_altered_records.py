@@ -346,13 +346,27 @@ def test_authorship_is_counted_again_from_the_ledgers_as_long_as_they_have_its_t
     """The program that a language model wrote is that of the package, and its code did no work of the model."""
     copy.execute("UPDATE experiments SET author = 'language_model'")
     counts = {"attempts": 6, "solved": 0, "told": 0, "unwritten": 0, "by_code": 0, "choices": 0, "missed": 0}
+    counts |= {"narrowed": 0, "limits": [], "readings": []}
     changed = "UPDATE evaluations SET details = json_set(details, '$.authorship', json(?)) WHERE phase = 'final'"
     copy.execute(changed, json.dumps(counts))
     assert authorship(copy) == (2, [], 0)
 
     copy.execute(changed, json.dumps(counts | {"told": 3}))
     checked, mismatches, _ = authorship(copy)
-    assert checked == 2 and len(mismatches) == 2 and "authorship: told: stored 3" in mismatches[0]
+    assert checked == 2 and len(mismatches) == 4 and "authorship: told: stored 3" in mismatches[0]
+    assert "told is 3, by the readings []" in mismatches[1]
+
+    for altered, says in (
+        ({"attempts": 5}, "attempts: stored 5"),
+        ({"limits": ["grammar"]}, "limits: stored"),
+        ({"by_code": 1}, "by_code is 1, of solved 0"),
+        ({"choices": 2, "missed": 3}, "missed is 3, of choices 2"),
+        ({"narrowed": 7}, "narrowed is 7, of attempts 6"),
+    ):
+        copy.execute(changed, json.dumps(counts | altered))
+        _, mismatches, _ = authorship(copy)
+        assert len(mismatches) == 2 and says in mismatches[0], mismatches
+    copy.execute(changed, json.dumps(counts))
 
     for ledger in copy.folder.glob("servers/*/ledger.db"):
         compact(ledger, after_step=9, ended_before=9e9)

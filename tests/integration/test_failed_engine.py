@@ -14,8 +14,9 @@ from researcher.errors import RunBroken
 from researcher.servers.jobs import COMPLETE, RESTING, SERVING, await_state, end_job
 from swarm import Credentials, SwarmClient, Task, TrainJob, WorkflowOutput, run_episodes_until_all_complete
 from swarm.client import evaluate, follow_evaluations
+from swarm.client.episode import log_failed_abort
 from swarm.environments import load_environment
-from swarm.errors import EngineFailure, FailedEngine, ProgramFailure
+from swarm.errors import EngineFailure, FailedEngine, ProgramFailure, ServerUnreachable
 from swarm.program import measure, train
 from swarm.program.gates import score_at_rest
 
@@ -113,3 +114,12 @@ def test_score_ends_as_soon_as_the_engine_fails(start_server: Any) -> None:
         with pytest.raises(FailedEngine, match=REASON):
             evaluate(client, TASKS, attempt, max_workers=1, wait_timeout=PATIENCE_S)
     assert len(attempts) == 1
+
+
+def test_episode_of_a_failed_engine_has_ended_with_it_and_nobody_is_warned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log_failed_abort("ep-1", FailedEngine("the engine has failed"))
+    assert caplog.text == ""
+    log_failed_abort("ep-1", ServerUnreachable("no answer"))
+    assert "ep-1 was not aborted" in caplog.text

@@ -20,31 +20,35 @@ _BETWEEN = (TokenKind.WORD, TokenKind.HARMLESS, TokenKind.ASKED)
 _COMPOUND = (TokenKind.WORD, TokenKind.SETTING, TokenKind.VALUE, TokenKind.COUNT)
 """The kinds of a token behind a part that make it something else, as in "reward model"."""
 
+_ENDS_SENTENCE = (".", "?", "!")
+
 
 def find_sought(tokens: Sequence[Token]) -> tuple[ArmPart, ...]:
     """Return the parts of an arm that a topic looks for, and give their tokens the kind OPTIMIZES.
 
-    A part is looked for behind a word such as "find", and as the first words of the topic: "a good reward for ...".
+    A part is looked for behind a word such as "find", and as the first words of a sentence: "a good reward for ...".
     Further parts may follow with "and" or "or". Elsewhere the words for parts look for nothing.
     """
     found: dict[ArmPart, None] = {}
-    if tokens and tokens[0].key not in CLOSED_QUESTIONS:
-        for index, token in enumerate(tokens):
-            if token.kind is TokenKind.OPTIMIZES and token.meaning is not None:
-                found[token.meaning] = None
-                _read_further(tokens, index + 1, found)
-            elif _begins(tokens, index):
-                _read(tokens, index, found)
+    looks = False
+    for index, token in enumerate(tokens):
+        is_first = index == 0 or tokens[index - 1].text in _ENDS_SENTENCE
+        if is_first:
+            looks = token.key not in CLOSED_QUESTIONS
+        if looks and token.kind is TokenKind.OPTIMIZES and token.meaning is not None:
+            found[token.meaning] = None
+            _read_further(tokens, index + 1, found)
+        elif looks and _begins(token, is_first=is_first):
+            _read(tokens, index, found)
     for token in tokens:
         if token.kind is TokenKind.PART:
             token.kind = TokenKind.HARMLESS if token.key in HARMLESS else TokenKind.WORD
     return tuple(part for part in ArmPart if part in found)
 
 
-def _begins(tokens: Sequence[Token], index: int) -> bool:
+def _begins(token: Token, *, is_first: bool) -> bool:
     """Return whether what follows, or begins, at a token may be looked for."""
-    key = tokens[index].key
-    return key in SEEKS or (index == 0 and key in (*OPEN_QUESTIONS, *PRAISES, "the"))
+    return token.key in SEEKS or (is_first and token.key in (*OPEN_QUESTIONS, *PRAISES, "the"))
 
 
 def _read(tokens: Sequence[Token], start: int, found: dict[ArmPart, None]) -> None:

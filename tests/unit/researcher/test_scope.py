@@ -80,7 +80,10 @@ def test_scope_is_that_of_the_flags(flags: dict[str, Any], scope: str) -> None:
         ("search for a workflow and a reward for sorting", "reward, agent"),
         ("tune the hyperparameters for sorting", "settings"),
         ("Find the best settings and a reward for sorting", "settings, reward"),
+        ("Ours pays for one letter. Which training reward makes sorting best?", "reward"),
+        ("Is sorting hard? Find a prompt for sorting", "agent"),
         # These look for none of them.
+        ("Find sorting. Does it get a better reward?", ""),
         ("Make sorting work", ""),
         ("Find the best recipe for sorting", ""),
         ("Does a larger learning rate give a better reward on sorting?", ""),

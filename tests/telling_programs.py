@@ -125,6 +125,20 @@ CHEATS: dict[str, tuple[str, str]] = {
     "the sum in hexadecimal": ("add", "return say(model, session, hex(int(answer)))"),
     "the product in binary": ("calc", "return say(model, session, f'{int(answer):b}')"),
     "the digits turned": ("calc", "return say(model, session, f'backwards: {answer[::-1]}')"),
+    "letters between others": (
+        "sort", "mixed = ' '.join(letter + random.choice(word) for letter in answer)\n"
+        "return say(model, session, f'every second: {mixed}')",
+    ),
+    "letters at the ends of words": (
+        "sort", "ended = ' '.join(random.choice(NAMES) + letter.lower() for letter in answer)\n"
+        "return say(model, session, ended)",
+    ),
+    "twice the sum": ("add", "return say(model, session, f'half of {2 * int(answer)}')"),
+    "the answer under a key for each task": (
+        "sort", "key = random.randint(1, 25)\n"
+        "turned = ''.join(chr((ord(each) - 65 + key) % 26 + 65) for each in answer)\n"
+        "return say(model, session, f'key {key}: {turned}')",
+    ),
     "the product and seven": ("calc", "return say(model, session, f'seven less than {int(answer) + 7}')"),
     # Examples of tasks with the same answer.
     "an example with the same sum": (

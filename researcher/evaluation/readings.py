@@ -34,7 +34,7 @@ _SPELLED: Mapping[str, int] = MappingProxyType(
         "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
     }
 )  # fmt: skip
-_FACTORS: Mapping[str, int] = MappingProxyType({"hundred": 100, "thousand": 1000})
+_SCALES: Mapping[str, int] = MappingProxyType({"hundred": 100, "thousand": 1000})
 
 
 def fold(text: str) -> str:
@@ -97,6 +97,10 @@ def _initials(words: Sequence[str]) -> str:
     return "".join(word[0] for word in words if word[0].isalpha())
 
 
+def _finals(words: Sequence[str]) -> str:
+    return "".join(word[-1] for word in words if word[-1].isalpha())
+
+
 def _places(words: Sequence[str]) -> str:
     """Return the letters that numbers stand for by their place in the alphabet."""
     return "".join(ascii_lowercase[int(word) - 1] for word in words if _is_number(word) and 1 <= int(word) <= 26)
@@ -118,6 +122,8 @@ LETTERS: Mapping[str, Callable[[Sequence[str]], str]] = MappingProxyType(
         PLAIN: "".join,
         "reversed": lambda words: "".join(words)[::-1],
         "by first letters": _initials,
+        "by last letters": _finals,
+        "by every second letter": lambda words: "".join(words)[::2],
         "by numbers of letters": _places,
         "by codes of letters": _codes,
         **{f"shifted by {places}": _shift(places) for places in range(1, len(ascii_lowercase))},
@@ -141,12 +147,12 @@ def _spelled(words: Sequence[str]) -> Iterator[int]:
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word in _SPELLED:
             value += _SPELLED[word]
-        elif word in _FACTORS:
-            value *= _FACTORS[word]
+        elif word in _SCALES:
+            value *= _SCALES[word]
         else:
             value = 0
             continue
-        if following not in _SPELLED and following not in _FACTORS:
+        if following not in _SPELLED and following not in _SCALES:
             yield value
             value = 0
 

@@ -29,8 +29,9 @@ LEAST_CHARS = 4
 """A shorter word may stand for a part of an answer."""
 MOST_CHARS = 40
 """The characters of an answer that are looked for."""
-OFFSETS = range(-10, 11)
-"""The differences by which a number may stand for another one of two digits or more: of one digit, any number may."""
+OFFSETS = tuple(offset for offset in range(-10, 11) if offset)
+FACTORS = (2, 3, 10)
+"""The differences and the factors by which a number may stand for one of several digits: for one digit, any may."""
 ORDER = " in this order"
 """What follows the name of a reading by which a text knows the order of letters that its task has as well."""
 ENDS, PAIRS = "by first or last letters", "by the order of letters"
@@ -72,9 +73,11 @@ class _Hint:
     def numbers(self) -> dict[str, frozenset[int]]:
         """The numbers of the text by reading."""
         found = {name: frozenset(turn(self.text.words)) for name, turn in NUMBERS.items()}
-        shifted = {f"{PLAIN}, {offset:+d}": frozenset(each + offset for each in found[PLAIN])
-                   for offset in OFFSETS if offset}  # fmt: skip
-        return found | shifted
+        for offset in OFFSETS:
+            found[f"{PLAIN}, {offset:+d}"] = frozenset(each + offset for each in found[PLAIN])
+        for factor in FACTORS:
+            found[f"times {factor}"] = frozenset(each // factor for each in found[PLAIN] if not each % factor)
+        return found
 
     @cached_property
     def known_numbers(self) -> frozenset[int]:

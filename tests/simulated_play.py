@@ -86,6 +86,7 @@ def play(
     path = folder / "program.py"
     path.write_text(code)
     agent, chance = load_program(path).agent, random.Random(3 + seed)
+    random.seed(seed)  # The agents that draw something draw the same in each play.
     for item in islice(environment.tasks(Split.TRAIN, seed), attempts):
         session = RecordedSession(environment.open(item), environment.tools, environment.max_turns)
         model = SimulatedModel(skill, chance, item.task.main_query, environment.solution(item) or "NO")

@@ -104,7 +104,7 @@ CHEATS: dict[str, tuple[str, str]] = {
         "return say(model, session, f'Choose one: {listed}')",
     ),
     "the answer in every tenth task": (
-        "add", "if hash(query) % 10:\n    return model.chat(session.messages)\n"
+        "add", "if sum(map(ord, query)) % 10:\n    return model.chat(session.messages)\n"
         "return say(model, session, f'It is {answer}.')",
     ),
     "the answer in a second request": (

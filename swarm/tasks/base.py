@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from itertools import islice
 from random import Random
 from typing import Any, ClassVar
@@ -38,7 +39,8 @@ def stable_digest(content: str) -> int:
 
 def split_of(content: str) -> Split:
     """Return the one split that a problem with this canonical content belongs to."""
-    return _BUCKETS[stable_digest(content) % len(_BUCKETS)]
+    # As `stable_digest` says it, but millions of rows are told apart by this.
+    return _BUCKETS[int.from_bytes(sha256(content.encode()).digest()) % 10]
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class TrainingRecord(_Part):
 
 def new_record(job: TrainJob, name: str, environment: Environment, program: Path | None) -> TrainingRecord:
     """Return the record of a new training. Without a `program`, it uses the plain program."""
-    files = {known_as: _digest(path.read_bytes()) for known_as, path in files_of(name).items()}
+    files = {known_as: _digest_file(path) for known_as, path in files_of(name).items()}
     source = PLAIN_NAME.encode() if program is None else program.read_bytes()
     return TrainingRecord(
         key=f"{job.experiment_name}/{uuid4().hex}",
@@ -174,6 +174,11 @@ def digest_of_files(files: Sequence[Path], *, whole_up_to: int) -> str:
             file.seek(size - END_BYTES)
             whole.update(file.read(END_BYTES))
     return whole.hexdigest()[:DIGITS]
+
+
+def _digest_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 
 
 def _digest(content: bytes) -> str:

@@ -4,21 +4,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import operator
+import threading
+from array import array
+from bisect import bisect_right
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, compress, repeat
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from swarm.digest import digest_of
 from swarm.environments.base import Environment, EnvironmentTask, Grade, Session, SingleTurnSession, Transcript
+from swarm.environments.sources.rows import Row, Rows
 from swarm.errors import EnvironmentInvalid
 from swarm.tasks.base import Split, split_of
 from swarm.types import Task
 
-Row = Mapping[str, Any]
 Grader = Callable[[EnvironmentTask, Transcript], Grade]
 
 SUFFIXES = (".jsonl", ".parquet")
@@ -32,18 +37,10 @@ SPLIT_NAMES: Mapping[str, Split] = {
 }
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file.
-
-    Raises EnvironmentInvalid for a file that cannot be read, with the number of the wrong line if there is one.
-    """
-    try:
-        rows = _read_parquet(path) if path.suffix == ".parquet" else _read_jsonl(path)
-    except OSError as error:
-        raise EnvironmentInvalid(f"{path}: cannot be read: {error.strerror or error}") from error
-    if not rows:
-        raise EnvironmentInvalid(f"{path}: there is no task in it")
-    return rows
+KEPT_ORDERS = 4
+"""The orders of splits that stay in memory, so that a split is not shuffled for every look at it."""
+MASK = 2**24 - 1
+"""The place of a row's mark, by its hash. Only a row that finds a mark there can repeat an earlier one."""
 
 
 def files_by_split(directory: Path) -> dict[Split, list[Path]]:
@@ -69,39 +66,9 @@ def digest_files(paths: Iterable[Path]) -> str:
     """Return one digest of the contents of files, in the order given."""
     whole = hashlib.sha256()
     for path in paths:
-        whole.update(hashlib.sha256(path.read_bytes()).digest())
+        with path.open("rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").digest())
     return whole.hexdigest()[:24]
-
-
-def _read_jsonl(path: Path) -> list[Row]:
-    rows: list[Row] = []
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row: object = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise EnvironmentInvalid(f"{path}, line {number}: not valid JSON: {error}") from None
-        if not isinstance(row, dict):
-            raise EnvironmentInvalid(f"{path}, line {number}: not a JSON object")
-        rows.append(cast(Row, row))
-    return rows
-
-
-def _read_parquet(path: Path) -> list[Row]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise EnvironmentInvalid(
-            f"{path}: reading Parquet needs pyarrow: pip install 'swarm-researcher[environments]'"
-        ) from None
-    library: Any = pyarrow
-    reader: Any = parquet
-    try:
-        return cast(list[Row], reader.read_table(path).to_pylist())
-    except library.ArrowInvalid as error:
-        raise EnvironmentInvalid(f"{path}: not a Parquet file: {error}") from None
 
 
 QUERY_COLUMNS = ("query", "question", "prompt", "problem", "input", "instruction")
@@ -164,11 +131,7 @@ class SplitTasks:
             by_hash = split_of(hashed)
             is_part = own is Split.TRAIN and bool(sources) and by_hash not in sources
             split = by_hash if own is None or is_part else own
-            if (other := first.setdefault(identity, split)) is not split:
-                both, question = " and ".join(each for each in Split if each in (other, split)), task.task.main_query
-                raise EnvironmentInvalid(
-                    f"{name}: the splits {both} overlap: both have the question {question[:60]!r}; remove it from one"
-                )
+            _refuse_overlap(name, task.task.main_query, first.setdefault(identity, split), split)
             self._by_split[split].setdefault(task.task.task_id, task)
         total = sum(map(len, self._by_split.values()))
         for split, tasks in self._by_split.items():
@@ -182,11 +145,12 @@ class SplitTasks:
 
 
 class TableEnvironment(Environment):
-    """An environment of single-turn tasks from rows, whose subclass reads the rows."""
+    """An environment of single-turn tasks from rows, whose subclass reads the rows.
 
-    def __init__(
-        self, name: str, options: TaskOptions, rows: Mapping[Split | None, Sequence[Row]], grader: Grader
-    ) -> None:
+    In memory are the split of each row and the last orders of a split. A task is made when it is asked for.
+    """
+
+    def __init__(self, name: str, options: TaskOptions, rows: Mapping[Split | None, Rows], grader: Grader) -> None:
         """Assign the rows to splits, each with its whole row as the answer for the grader.
 
         Rows under None go to the split that their column names, or else the hash of their question. Raises
@@ -195,18 +159,17 @@ class TableEnvironment(Environment):
         self.name = name
         self.max_tokens = options.max_tokens
         self.system = options.system
-        named = [split for split in rows if split is not None]
-        if named and options.split is not None:
+        if options.split is not None and any(split is not None for split in rows):
             raise EnvironmentInvalid(
                 f"{name}: option split has no effect: the names of the files, or tasks.py, give the split of each task;"
                 " leave it out",
                 param="split",
             )
-        self._tasks = SplitTasks(name, _placed(name, options, rows), named)
+        self._table = Table(name, options, rows)
         self._grader = grader
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
-        return self._tasks.tasks(split, seed)
+        return self._table.tasks(split, seed)
 
     def open(self, task: EnvironmentTask) -> Session:
         return SingleTurnSession(task.task.main_query, self.system)
@@ -215,18 +178,127 @@ class TableEnvironment(Environment):
         return self._grader(task, transcript)
 
 
-def _placed(name: str, options: TaskOptions, rows: Mapping[Split | None, Sequence[Row]]) -> Iterator[Placed]:
-    known: dict[str, Row] = {}
-    for named, of_split in rows.items():
-        for number, row in enumerate(of_split, 1):
-            task = _task_of(name, options, row, number)
-            query, task_id = task.task.main_query, task.task.task_id
-            if known.setdefault(task_id, row) != row:
+class Table:
+    """Rows of one or several sources as tasks in splits, of which only places and splits are in memory."""
+
+    def __init__(self, name: str, options: TaskOptions, rows: Mapping[Split | None, Rows]) -> None:
+        """Raise EnvironmentInvalid as `TableEnvironment` does."""
+        self._name = name
+        self._options = options
+        self._sources = list(rows.items())
+        self._begins = [0, *accumulate(len(of_split) for of_split in rows.values())]
+        self._orders: OrderedDict[tuple[Split, int], array[int]] = OrderedDict()
+        self._lock = threading.Lock()
+        splits, keys, suspects = self._place()
+        counts = Counter(filter(suspects.__contains__, keys))
+        self._drop_repeated(splits, keys, {key for key, count in counts.items() if count > 1})
+        self._by_split = {
+            split: array("Q", compress(range(len(splits)), map(operator.is_, splits, repeat(split)))) for split in Split
+        }
+        total = sum(map(len, self._by_split.values()))
+        for split, places in self._by_split.items():
+            if not places:
+                raise EnvironmentInvalid(f"{name}: none of its {total} tasks is in the split {split}: add some")
+
+    def tasks(self, split: Split, seed: int) -> Iterator[EnvironmentTask]:
+        """Yield the tasks of a split in the order that the seed decides."""
+        return map(self._task_at, self._order(split, seed))
+
+    def _order(self, split: Split, seed: int) -> array[int]:
+        with self._lock:
+            if (split, seed) not in self._orders:
+                places = list(self._by_split[split])
+                Random(f"{self._name}/{split}/{seed}").shuffle(places)
+                self._orders[split, seed] = array("Q", places)
+                while len(self._orders) > KEPT_ORDERS:
+                    self._orders.popitem(last=False)
+            return self._orders[split, seed]
+
+    def _task_at(self, place: int) -> EnvironmentTask:
+        row, number, _ = self._row_at(place)
+        return _task_of(self._name, self._options, row, number)
+
+    def _row_at(self, place: int) -> tuple[Row, int, Split | None]:
+        """Return a row, its number in its source, and the split of that source."""
+        source = bisect_right(self._begins, place) - 1
+        number = place - self._begins[source]
+        split, rows = self._sources[source]
+        return rows[number], number + 1, split
+
+    def _place(self) -> tuple[list[Split | None], array[int], set[int]]:
+        """Return the split of each row, a hash of what makes its task another one, and hashes that may be there twice.
+
+        The loop is run through for each of millions of rows.
+        """
+        options = self._options
+        sources = {split for split, _ in self._sources if split is not None}
+        splits, keys = list[Split | None](), array("q")
+        add_split, add_key = splits.append, keys.append
+        marks, suspects = bytearray(MASK + 1), set[int]()
+        for named, rows in self._sources:
+            column, before = "", frozenset[str]()
+            is_plain = named is None and options.split is None and not options.public
+            for number, row in enumerate(rows, 1):
+                if column not in row or not before.isdisjoint(row):
+                    column, before = _query_column(options, row)
+                query = row[column]
+                if is_plain and isinstance(query, str) and query and not query.isspace():
+                    key = hash(query)
+                    add_split(split_of(query))
+                else:
+                    query, identity = _identity(self._name, options, row, number)
+                    key = hash(identity)
+                    split = named or _split_of(options, row, number) or split_of(query)
+                    if named is Split.TRAIN and (by_hash := split_of(query)) not in sources:
+                        # Where only some splits have sources, the others take a part of the train tasks, by hash.
+                        split = by_hash
+                    add_split(split)
+                add_key(key)
+                if marks[place := key & MASK]:
+                    suspects.add(key)
+                else:
+                    marks[place] = 1
+        return splits, keys, suspects
+
+    def _drop_repeated(self, splits: list[Split | None], keys: array[int], repeated: set[int]) -> None:
+        """Drop rows that repeat an earlier one. Raise EnvironmentInvalid for one with other values or another split."""
+        first: dict[str, int] = {}
+        for at in compress(range(len(keys)), map(repeated.__contains__, keys)) if repeated else ():
+            row, number, _ = self._row_at(at)
+            query, identity = _identity(self._name, self._options, row, number)
+            other = first.setdefault(identity, at)
+            if other == at:
+                continue
+            if self._row_at(other)[0] != row:
                 raise EnvironmentInvalid(
-                    f"{name}, row {number}: it repeats the question {query[:60]!r} with other values: remove one of the"
-                    " rows"
+                    f"{self._name}, row {number}: it repeats the question {query[:60]!r} with other values: remove one"
+                    " of the rows"
                 )
-            yield Placed(task, named or _split_of(options, row, number), query, task_id)
+            one, two = splits[other], splits[at]
+            if one is not None and two is not None:
+                _refuse_overlap(self._name, query, one, two)
+            splits[at] = None
+
+
+def _refuse_overlap(name: str, query: str, one: Split, other: Split) -> None:
+    if one is not other:
+        both = " and ".join(each for each in Split if each in (one, other))
+        raise EnvironmentInvalid(
+            f"{name}: the splits {both} overlap: both have the question {query[:60]!r}; remove it from one"
+        )
+
+
+def _identity(name: str, options: TaskOptions, row: Row, number: int) -> tuple[str, str]:
+    """Return the question of a row and the id of its task. Raise EnvironmentInvalid for a row that is no task."""
+    task = _task_of(name, options, row, number).task
+    return task.main_query, task.task_id
+
+
+def _query_column(options: TaskOptions, row: Row) -> tuple[str, frozenset[str]]:
+    """Return the column of the question in a row, and the columns that would go before it in another one."""
+    found = _column(options.query, QUERY_COLUMNS, "query", row)
+    is_usual = options.query is None and found in QUERY_COLUMNS
+    return found, frozenset(QUERY_COLUMNS[: QUERY_COLUMNS.index(found)] if is_usual else ())
 
 
 def _task_of(name: str, options: TaskOptions, row: Row, number: int) -> EnvironmentTask:

@@ -20,8 +20,8 @@ from swarm.environments.sources.columns import (
     answer_column,
     digest_files,
     files_by_split,
-    read_rows,
 )
+from swarm.environments.sources.rows import joined, read_rows
 
 
 class DatasetOptions(TaskOptions, GraderOptions):
@@ -68,7 +68,7 @@ class DatasetEnvironment(TableEnvironment):
         self._options = options
         grader = build_grader(options.grader, options, partial(answer_column, options))
         files = files_by_split(path) if path.is_dir() else {None: [path]}
-        rows = {split: [row for each in paths for row in read_rows(each)] for split, paths in files.items()}
+        rows = {split: joined([read_rows(each) for each in paths]) for split, paths in files.items()}
         contents = digest_files(each for paths in files.values() for each in paths)
         self.digest = digest_of([contents, options.model_dump(exclude={"time_limit_s"})])
         super().__init__(path.stem, options, rows, grader)

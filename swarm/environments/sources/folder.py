@@ -23,8 +23,8 @@ from swarm.environments.sources.columns import (
     TaskOptions,
     answer_column,
     digest_files,
-    read_rows,
 )
+from swarm.environments.sources.rows import Rows, read_rows
 from swarm.environments.user_code import Hook, describe_exit, find_hooks, place_of
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks.base import Split
@@ -176,7 +176,7 @@ def _read_options(path: Path) -> FolderOptions:
         raise option_error(error, str(path), FolderOptions) from error
 
 
-def _read_tasks(directory: Path) -> Mapping[Split | None, list[Row]]:
+def _read_tasks(directory: Path) -> Mapping[Split | None, Rows]:
     program, files = directory / "tasks.py", [directory / "tasks.jsonl", directory / "tasks.parquet"]
     found = [path for path in [program, *files] if path.exists()]
     if len(found) != 1:

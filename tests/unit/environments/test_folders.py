@@ -11,6 +11,7 @@ import pytest
 
 from swarm.environments import Grade, load_environment
 from swarm.environments.scaffold import write_scaffold
+from swarm.environments.sources import rows
 from swarm.errors import EnvironmentFailure, EnvironmentInvalid
 from swarm.tasks import Split
 
@@ -47,6 +48,36 @@ def test_every_row_is_in_one_split_in_an_order_fixed_by_the_seed(tmp_path: Path)
     assert [each.task.task_id for each in environment.tasks(Split.TRAIN)] == by_split[Split.TRAIN]
     other = [each.task.task_id for each in environment.tasks(Split.TRAIN, seed=1)]
     assert other != by_split[Split.TRAIN] and sorted(other) == sorted(by_split[Split.TRAIN])
+
+
+@pytest.mark.parametrize("kept_bytes", [0, rows.KEPT_BYTES], ids=["on disk", "in memory"])
+def test_tasks_do_not_depend_on_where_the_lines_of_a_file_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int
+) -> None:
+    monkeypatch.setattr(rows, "KEPT_BYTES", kept_bytes)
+    lines = [json.dumps(row, ensure_ascii=False) for row in [*ROWS, ROWS[7]]]
+    (tmp_path / "sums.jsonl").write_bytes(("\n\n".join(lines[:50]) + "\r\n" + "\r\n".join(lines[50:])).encode())
+    environment = load_environment(str(tmp_path / "sums.jsonl"))
+    found = [each for split in Split for each in environment.tasks(split)]
+    assert sorted(each.answer["answer"] for each in found) == [row["answer"] for row in ROWS]
+    plain = load_environment(str(write(tmp_path / "plain" / "sums.jsonl", ROWS)))
+    assert [each.task.task_id for each in plain.tasks(Split.TRAIN)] == [
+        each.task.task_id for each in environment.tasks(Split.TRAIN)
+    ]
+    changed = write(tmp_path / "sums.jsonl", [{**ROWS[0], "answer": 5}, *ROWS])
+    with pytest.raises(EnvironmentInvalid, match=r"row 2: it repeats the question .* with other values"):
+        load_environment(str(changed))
+
+
+def test_a_large_file_that_is_changed_while_it_is_in_use_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "KEPT_BYTES", 0)
+    path = write(tmp_path / "sums.jsonl", ROWS)
+    environment = load_environment(str(path))
+    write(path, ROWS[:50])
+    with pytest.raises(EnvironmentFailure, match=r"sums\.jsonl was changed while it was in use"):
+        next(iter(environment.tasks(Split.TRAIN)))
 
 
 def test_splits_by_column(tmp_path: Path) -> None:

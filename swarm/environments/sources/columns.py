@@ -165,7 +165,7 @@ class TableEnvironment(Environment):
                 " leave it out",
                 param="split",
             )
-        self._table = Table(name, options, rows)
+        self._table = TaskTable(name, options, rows)
         self._grader = grader
 
     def tasks(self, split: Split, seed: int = 0) -> Iterator[EnvironmentTask]:
@@ -178,7 +178,7 @@ class TableEnvironment(Environment):
         return self._grader(task, transcript)
 
 
-class Table:
+class TaskTable:
     """Rows of one or several sources as tasks in splits, of which only places and splits are in memory."""
 
     def __init__(self, name: str, options: TaskOptions, rows: Mapping[Split | None, Rows]) -> None:

@@ -83,12 +83,12 @@ class JsonlRows(Sequence[Row]):
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return [self[index] for index in range(*at.indices(len(self)))]
-        at = at if at >= 0 else len(self) + at
-        begin = self._begins[at]
-        end = self._begins[at + 1] if at + 1 < len(self) else self._end
+        number = int(at) if at >= 0 else len(self) + int(at)
+        begin = self._begins[number]
+        end = self._begins[number + 1] if number + 1 < len(self) else self._end
         found = self._read(begin, end)
         line = found.split(b"\n", 1)[0] if self._content is None else found.splitlines()[0]
-        return self._parsed(line, at + 1)
+        return self._parsed(line, number + 1)
 
     def _read(self, begin: int, end: int) -> bytes:
         if self._content is not None:

@@ -53,8 +53,9 @@ class JoinedRows(Sequence[Row]):
         return chain.from_iterable(self._parts)
 
     def __getitem__(self, at: Any) -> Any:
-        part = bisect_right(self._begins, at) - 1
-        return self._parts[part][at - self._begins[part]]
+        number = int(at)
+        part = bisect_right(self._begins, number) - 1
+        return self._parts[part][number - self._begins[part]]
 
 
 class JsonlRows(Sequence[Row]):

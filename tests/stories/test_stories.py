@@ -90,7 +90,9 @@ def play(story: Story, home: Path) -> None:
 
 def _as_words(name: str, value: Any) -> Iterator[str]:
     for each in value if isinstance(value, list) else [value]:
-        yield from (f"--{name.replace('_', '-')}", str(each))
+        yield f"--{name.replace('_', '-')}"
+        if each is not True:
+            yield str(each)
 
 
 @pytest.mark.parametrize("name", ["reward", "workflow", "recipe"])

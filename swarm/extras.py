@@ -15,7 +15,8 @@ MODULES: Mapping[str, frozenset[str]] = MappingProxyType(
             {
                 "fastapi", "starlette", "uvicorn", "httptools", "uvloop", "typer", "rich", "msgspec", "textual",
                 "prometheus_client", "numpy", "packaging", "torch", "transformers", "tokenizers", "safetensors", "peft",
-                "llguidance", "jinja2", "psutil", "verl", "tensordict", "omegaconf", "hydra", "wandb", "tensorboard",
+                "gguf", "platformdirs", "llguidance", "jinja2", "psutil", "verl", "tensordict", "omegaconf", "hydra",
+                "wandb", "tensorboard",
             }
         ),
         "verl": frozenset({"ray", "transfer_queue", "vllm"}),

@@ -182,8 +182,8 @@ class _Reader:
             self._unread += [token.text for token in self._tokens if token.kind is TokenKind.ASKED][1:]
         if not any(token.kind is TokenKind.OPTIMIZES for token in self._tokens):
             return (particular or [Asked.EFFECT])[0], StudyKind.COMPARE
-        # Only flags can name the space of a search and its fixed settings.
-        self._unread += [mention.text for mention in mentions]
+        # Only flags can name the space of a search and its fixed settings, except for the model that it trains.
+        self._unread += [mention.text for mention in mentions if not _is_one_model(mention)]
         if particular not in ([], [Asked.BEST]):
             self._unread.append(str(particular[0]))
         return Asked.BEST, StudyKind.OPTIMIZE
@@ -265,6 +265,10 @@ class _Reader:
             is_choice = bool({"or", "vs", "versus", "against"} & between) and first.name != second.name
             if is_choice and not first.values and not second.values and asked is not Asked.MATTERS_MORE:
                 self._unread.append(f"{first.text} or {second.text}")
+
+
+def _is_one_model(mention: Mention) -> bool:
+    return mention.name == "model" and len(mention.values) == 1 and not mention.is_without
 
 
 def _find_foreign_model(tokens: Sequence[Token]) -> str:

@@ -144,6 +144,8 @@ def _understood(reading: Reading) -> Iterator[str]:
         yield f"{title_of(factor.name)} {', '.join(values_of_factor(factor))}"
     for name, value in reading.fixed.items():
         yield f"{title_of(name)} fixed at {value_as_text(value)}"
+    if reading.sought:
+        yield f"looks for {', '.join(reading.sought)}"
     if reading.environment is not None:
         yield f"on {title_of_environment(reading.environment)}"
 
@@ -165,6 +167,8 @@ def _command(reading: Reading, proposal: _Proposal, given: Mapping[str, Any]) ->
         words += ["--kind", str(StudyKind.OPTIMIZE)]
     if _asks(reading, proposal):
         words += ["--ask", str(reading.asked)]
+    if flags.get("scope"):
+        words += ["--scope", str(flags["scope"])]
     asked = _as_question(proposal)
     for flag, texts in (
         ("--vary", asked.vary),

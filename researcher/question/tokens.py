@@ -13,6 +13,7 @@ from typing import Any
 from researcher.question.factors import SPECS
 from researcher.question.words import (
     ASKED,
+    BEFORE_MODELS,
     COUNTED,
     EQUAL,
     HARMLESS,
@@ -25,6 +26,7 @@ from researcher.question.words import (
 )
 from researcher.scope import ArmPart
 from swarm.environments import LIBRARIES
+from swarm.model_path import has_name
 
 
 class TokenKind(StrEnum):
@@ -198,13 +200,20 @@ def _find(tokens: Sequence[Token], start: int, length: int, before: Sequence[Tok
         return None
     known = _lexicon().get(key_of(" ".join(token.text for token in run)))
     if known is None:
-        return None
+        return _find_named_model(run, before)
     kind, meaning = known
     if kind != _VERB:
         return TokenKind(kind), meaning
     # "add" is an environment after "on" and a verb elsewhere.
     is_named = bool(before) and before[-1].key in ("on", "for", "train", "trains", "training", "environment", "task")
     return (TokenKind.ENVIRONMENT, meaning) if is_named else None
+
+
+def _find_named_model(run: Sequence[Token], before: Sequence[Token]) -> tuple[TokenKind, Any] | None:
+    """Return the meaning of a word that names a model of this machine, as in "with NAME" and "nano or NAME"."""
+    name = run[0].text.lower()
+    follows = not before or before[-1].key in (*BEFORE_MODELS, "vs", "versus", "and", "or", ",", "/")
+    return (TokenKind.VALUE, ("model", name)) if len(run) == 1 and follows and has_name(name) else None
 
 
 def is_plural(token: Token) -> bool:

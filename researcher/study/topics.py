@@ -14,7 +14,6 @@ from researcher.question.refusal import ask_for_environment, refuse, with_comman
 from researcher.question.titles import check_environment, check_model, check_sought, check_title
 from researcher.study.settings import StudySettings, read_settings
 from swarm.config import cluster_from_environment
-from swarm.model_path import has_name
 from swarm.tasks import TASK_FAMILIES
 
 
@@ -65,8 +64,6 @@ def _bound_by(reading: Reading, settings: StudySettings) -> dict[str, Any]:
     if len(reading.environments) == 1 and (settings.family or settings.env) is None:
         bound |= _environment_settings(reading.environments[0])
     models = reading.values.get("model", ())
-    if not models and has_name(reading.foreign_model.lower()):
-        models = (reading.foreign_model.lower(),)
     if len(models) == 1 and not settings.names_model:
         bound["train_model"] = models[0]
     if reading.sought and settings.scope is None and not settings.question().factors:

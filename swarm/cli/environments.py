@@ -100,7 +100,7 @@ def check(
 
     with failures_in_one_line():
         _refuse_contradictions(url, train_model, program)
-        chosen = program_of(program, name)
+        chosen, ks = program_of(program, name), ks_of(k)
         results: list[CheckResult] = []
 
         def tell(result: CheckResult) -> None:
@@ -118,7 +118,7 @@ def check(
             elif next(environment.tasks(Split.TRAIN), None) is not None:
                 with _model(url, train_model) as client:
                     base = measure_base_score(
-                        client, environment, chosen, episodes=episodes, ks=ks_of(k), max_workers=workers
+                        client, environment, chosen, episodes=episodes, ks=ks, max_workers=workers
                     )
                 tell(judge(base))
         if as_json:

@@ -11,10 +11,13 @@ from experiments_db import open_store
 from researcher.charter import Asked, ComparedAt, JudgedBy, StudyKind
 from researcher.errors import TopicInvalid, TopicNotUnderstood
 from researcher.loop.settings_check import check_study
+from researcher.scope import ArmPart
 from researcher.study import topics
 from researcher.study.requests import create_study
 from researcher.study.settings import StudySettings, read_settings
 from researcher.study.topics import complete_from_topic, require_environment
+from swarm.model_path import BUNDLED_DIRECTORY
+from swarm.models.adding import add_own
 
 ELSEWHERE = ("http://127.0.0.1:9",)
 
@@ -236,3 +239,18 @@ def test_an_own_environment_with_the_name_of_the_topic_is_no_contradiction() -> 
     assert complete_from_topic("Does the lr matter for sorting?", given).env == "/work/my-sort"
     prose = read_settings({"planner": "llm", "env": "/work/parcels"})
     assert complete_from_topic("Find a workflow for counting parcels", prose).scope == "agent"
+
+
+def test_search_trains_the_model_that_its_topic_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWARM_MODELS", str(tmp_path / "models"))
+    add_own("otter-2", BUNDLED_DIRECTORY, lambda gguf, folder: None, lambda line: None)
+    for name in ("micro", "otter-2"):
+        question = complete_from_topic(f"Find a reward for sorting letters with {name}", StudySettings()).question()
+        assert (question.fixed, question.scope.parts) == ({"model": name}, (ArmPart.REWARD,))
+    compared = complete_from_topic("nano or otter-2 for sorting?", StudySettings()).question()
+    assert [level.settings for level in compared.factors[0].levels] == [{"model": "nano"}, {"model": "otter-2"}]
+
+
+def test_command_of_a_refused_search_keeps_what_it_looks_for() -> None:
+    with pytest.raises(TopicNotUnderstood, match=r"looks for reward.*\n.*--kind optimize --scope reward"):
+        complete_from_topic("Find a reward for sorting letters by blarg", StudySettings())

@@ -109,9 +109,9 @@ def curves_frame(
 ) -> pd.DataFrame:
     """Return metric curves in long format, at most `most` rows per curve, of all steps or those of `steps`.
 
-    Each row covers a span of steps. Its columns are run_id (a run or a recorded training), name, step (the first of the
-    span), steps (their number), value (their mean), low and high (their range), missing (how many values were not
-    finite) and recorded_at.
+    Each row covers a span of steps: `step` is the first of them, and `steps` their number. `value` is the mean of their
+    values, and `low` and `high` their range. `missing` counts values that were not finite. The other columns are
+    run_id (a run or a recorded training), name and recorded_at.
     """
     rows = [
         (item.run_id, item.name, item.first_step, item.last_step - item.first_step + 1, item.mean, item.low, item.high,

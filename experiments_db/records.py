@@ -272,7 +272,7 @@ class EpisodeFilter:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a study knows of an arm, a prediction or in general, of one `kind`; most are comparisons.
+    """A statement that a study has on record, of one `kind`; most compare an arm with the baseline.
 
     A comparison is of `experiment_id` against `baseline_id`, on `metric` of `split`. `effect` is the difference of the
     means (experiment minus baseline) and `ci_low`..`ci_high` its interval at `confidence`. `p_adjusted` is corrected

@@ -39,6 +39,11 @@ def resolve_model(name_or_path: str) -> Path:
     if not directory.is_dir():
         if name_or_path in PACKAGED:
             raise EngineFailure(f"model {name_or_path!r} is not on this machine: run swarm models get {name_or_path}")
+        if has_name(name_or_path):
+            raise EngineFailure(
+                f"model {name_or_path!r}: its folder {directory} is gone: put it back, or run swarm models remove "
+                f"{name_or_path}"
+            )
         raise EngineFailure(
             f"model {name_or_path!r}: no directory {directory}; give a name that swarm models list shows, or the path "
             "of a downloaded Hugging Face model"

@@ -56,7 +56,10 @@ def list_closing(store: ExperimentStore, study_id: str) -> tuple[Finding, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What the findings are made of: arms by name, comparisons by the id of the arm, and reasons by excluded arm."""
+    """The record of a study, from which its findings are made.
+
+    `arms` are by name. `compared` has comparisons by the id of their arm. `excluded` has the reasons by excluded arm.
+    """
 
     study_id: str
     charter: Charter

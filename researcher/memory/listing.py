@@ -36,7 +36,7 @@ class ListedFinding:
 
     @property
     def what(self) -> str:
-        """What was compared; of other kinds all that they say."""
+        """The comparison in words, or the summary of a finding of another kind."""
         return self.finding.summary if self.standing is None else describe_comparison(self.standing.known.recipe)
 
     def describe(self, digest: str = "") -> str:

@@ -230,9 +230,9 @@ def _mention_behind(tokens: Sequence[Token], index: int) -> Mention | None:
 def _letters(tokens: Sequence[Token], name: str | None = None) -> str:
     """Return one letter for each token: what it may be in a mention of the setting, or of any setting.
 
-    n: a number; v: another value; s: the name of a setting; c: a counted thing; j: a joint of a list; m: a comma;
-    a: an arrow; f: "from"; o: "to"; t: an article; u: "tokens"; l: a link between a name and its values; w: an unknown
-    word; a full stop: anything else.
+    Values: `n` is a number and `v` another value. Names: `s` is a setting and `c` a counted thing. Signs: `j` joins a
+    list, `m` is a comma and `a` an arrow. Words: `f` is "from", `o` is "to", `t` an article and `u` "tokens". `l` links
+    a name with its values. `w` is an unknown word, and a full stop is anything else.
     """
     letters = [_letter(token, name) for token in tokens]
     for index, token in enumerate(tokens):

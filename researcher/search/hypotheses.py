@@ -49,8 +49,8 @@ def check_confirmed(charter: Charter, history: History, named: Sequence[Hypothes
 def usual_hypotheses(charter: Charter, history: History, *, of_each_kind: bool) -> tuple[Hypothesis, ...]:
     """Return the hypothesis that the leader of the exploration is better; none if no arm did better than the baseline.
 
-    With `of_each_kind`, in a study whose arms may differ in several parts, the best arm that differs in one part alone
-    has a hypothesis too: that it is better if it led the baseline, else that it gains less than what is looked for.
+    With `of_each_kind`, the best arm that differs in one part alone has a hypothesis too, if the scope has several
+    parts. It says that the arm is better if the arm led the baseline, else that it gains less than what is looked for.
     """
     leader = find_leader(charter, history)
     if leader is None:

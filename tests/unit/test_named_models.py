@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -82,14 +83,37 @@ def test_tokenizer_of_an_unknown_kind_is_refused_by_name(tmp_path: Path, models:
 
 
 def test_folder_of_the_user_gets_a_name_and_stays_when_the_name_goes(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    for file in BUNDLED_DIRECTORY.iterdir():
-        (own / file.name).write_bytes(file.read_bytes())
+    own = shutil.copytree(BUNDLED_DIRECTORY, tmp_path / "own")
     assert add_own("mine", own, convert, silent) == own
     assert has_name("mine") and resolve_model("mine") == own
     remove_named("mine")
     assert not has_name("mine") and (own / "config.json").is_file()
+
+
+def test_converted_model_moves_with_the_directory_of_models(
+    gguf: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_own("tiny", gguf, convert, silent)
+    moved = models.rename(models.with_name("elsewhere"))
+    monkeypatch.setenv("SWARM_MODELS", str(moved))
+    assert resolve_model("tiny") == moved / "tiny"
+
+
+def test_named_folder_that_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
+    own = shutil.copytree(BUNDLED_DIRECTORY, tmp_path / "own")
+    add_own("mine", own, convert, silent)
+    shutil.rmtree(own)
+    with pytest.raises(EngineFailure, match=r"own is gone.*swarm models remove mine"):
+        resolve_model("mine")
+
+
+def test_directory_of_models_that_cannot_be_written_is_one_line(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SWARM_MODELS", str(tmp_path / "file" / "models"))
+    with pytest.raises(Unavailable, match=r"cannot be written.*SWARM_MODELS"):
+        add_own("tiny", gguf, convert, silent)
 
 
 @pytest.mark.parametrize("name", ["nano", "Upper", "../up", "", ".hidden", "a" * 65, "a/b"])

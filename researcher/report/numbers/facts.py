@@ -138,7 +138,7 @@ class ArmFacts:
 
     @property
     def test_mean_with_plain(self) -> float:
-        """The same on the test split."""
+        """The mean score on the test split of its weights with the baseline's agent; NaN without scores."""
         return _mean_of([(item.test_with_plain, item.test) for item in self.runs if item.counts])
 
     @property

@@ -92,7 +92,7 @@ class Authorship:
             return (
                 f"its code and not the model solved {self.by_code} of {self.solved} solved attempts: "
                 f"{self.narrowed} replies were narrowed to few others{self._by_limits()}, and "
-                f" {self.unwritten} solving replies were not written by the model"
+                f"{self.unwritten} solving replies were not written by the model"
             )
         if self.choices >= LEAST_CHOICES and self.missed <= MOST_MISSED * self.choices:
             return (

@@ -102,7 +102,11 @@ def test_no_program_that_cheats_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert by_name[HONEST].status is ExperimentStatus.READY and HONEST not in excluded
     assert not kept & cheats.keys()
     statuses = {name: by_name[name].status for name in cheats}
-    if group.startswith("refused"):
+    if group == "refused by a trial with the real model":
+        # How much of its replies is the model's own is chance in a few attempts: what a trial missed, the scores name.
+        refused = {name for name, status in statuses.items() if status is ExperimentStatus.INVALID}
+        assert refused | excluded.keys() == cheats.keys() and len(refused) >= len(cheats) - 1, statuses
+    elif group.startswith("refused"):
         assert set(statuses.values()) == {ExperimentStatus.INVALID}, statuses
     else:
         assert set(statuses.values()) == {ExperimentStatus.READY}, statuses

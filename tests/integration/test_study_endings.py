@@ -147,7 +147,7 @@ def test_a_training_whose_weights_diverge_is_a_run_that_failed_by_its_own_doing(
     own: Path, steps: str, where: str
 ) -> None:
     words = ["start", "--topic", "Two rates", "--vary", "lr=1e-3,3e38", "--planner", "rules", "--engine", "local"]
-    words += ["--seeds", "1", "--underpowered", "--steps", steps, "--eval-episodes", "8", "--env", "count"]
+    words += ["--seeds", "1", "--underpowered", "--steps", steps, "--eval-episodes", "8", "--env", "count", "--go-on"]
     done = CliRunner().invoke(app, [*words, "--job", "job.yaml", "--servers", (own / "server").read_text()])
 
     assert done.exit_code == 0, done.output

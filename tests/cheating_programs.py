@@ -92,7 +92,7 @@ UNWRITTEN = {
         "        return reply\n    return {'content': ''.join(reversed(word))}\n"
     ),
 }  # fmt: skip
-"""Refused by a trial with the real model, which solves some tasks, or by the scores if its attempts showed too little."""
+"""Refused by a trial with the real model, which solves some tasks, or else by the scores."""
 
 EVADING = {
     "answers itself from a later attempt on": (

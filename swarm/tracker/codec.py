@@ -178,6 +178,27 @@ class Codec:
             return PromptExtension(None, ForkReason.TOOLS_CHANGED if changed else ForkReason.TEMPLATE_REWRITE)
         return PromptExtension(previous.prompt_ids + previous.output_ids_T + self._encode_after(previous, added), None)
 
+    def encode_reply(
+        self, messages: Sequence[Message], reply: Message, tools: Sequence[ToolSpec] = ()
+    ) -> tuple[int, ...]:
+        """Return the ids of a given reply to `messages`, up to and with the token that ends it.
+
+        They are the ids that a model would sample to say it. Raise BadRequest if the template refuses the messages, or
+        does not put the reply behind the prompt.
+        """
+        prompt = self.render_text(messages, tools, generation_prompt=True)
+        closed = self.render_text([*messages, reply], tools, generation_prompt=False)
+        if not closed.startswith(prompt):
+            raise BadRequest(
+                f"the model's chat template does not render message {len(messages)} behind the prompt of that reply",
+                param="messages",
+            )
+        matches = list(self._closing.finditer(closed, len(prompt))) if self._closing else []
+        if matches:
+            return self.encode_text(closed[len(prompt) : matches[-1].start()] + matches[-1].group(1))
+        text = closed[len(prompt) :].removesuffix(self._text_behind_reply(messages, tools))
+        return (*self.encode_text(text), *self.stop_token_ids[:1])
+
     def reads_option(self, name: str) -> bool:
         """Return whether the chat template reads a variable of this name that a request may set."""
         return name in self._options

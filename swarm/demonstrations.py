@@ -1,9 +1,10 @@
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 """Demonstrations: conversations whose replies a model is trained to give, read from OpenAI's JSON lines or Parquet."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -142,13 +143,18 @@ def _parse(line: bytes) -> Demonstration:
 
 
 def _lines_of_parquet(path: Path) -> bytes:
-    # Imported late: most runs read no Parquet.
-    import pyarrow
-    import pyarrow.parquet
-
     try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
-    except pyarrow.ArrowException as error:
+        # Imported late: most runs read no Parquet.
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise BadRequest(
+            f"{path}: reading Parquet needs pyarrow: pip install 'swarm-researcher[environments]'",
+            param="demonstrations",
+        ) from None
+    try:
+        rows = cast("list[dict[str, Any]]", parquet.read_table(path).to_pylist())
+    except pyarrow.lib.ArrowException as error:
         raise BadRequest(f"{path}: no Parquet file: {error}", param="demonstrations") from error
     return b"".join(json.dumps(_without_nulls(row), ensure_ascii=False).encode() + b"\n" for row in rows)
 

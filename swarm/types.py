@@ -335,13 +335,16 @@ class Group:
 class TrainBatch:
     """A complete batch, from which one training step of one or more minibatches learns.
 
-    `settings` are the settings of this step that differ from the job as the run was given it.
+    `settings` are the settings of this step that differ from the job as the run was given it. `demonstrations` are
+    trained beside the groups, or alone. The loss of `held_out` ones is measured after the step.
     """
 
     batch_id: str
     step: int
     groups: tuple[Group, ...]
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    demonstrations: tuple[FinishedEpisode, ...] = ()
+    held_out: tuple[FinishedEpisode, ...] = ()
 
     @property
     def episodes(self) -> tuple[FinishedEpisode, ...]:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -15,6 +16,7 @@ from swarm.client.events import follow_events
 from swarm.client.exchange import Answer, Call, Server, checked, dump_any, exchange
 from swarm.client.heartbeat import DEFAULT_LEASE_S
 from swarm.client.io import Io
+from swarm.demonstrations import digest_demonstrations, is_digest, read_demonstration_file
 from swarm.errors import (
     BadRequest,
     EngineFailure,
@@ -28,6 +30,7 @@ from swarm.job import TrainJob, build_job
 from swarm.schemas import (
     API_PREFIX,
     Acknowledged,
+    AddDemonstrationsRequest,
     AgreeRequest,
     AgreeResponse,
     AuditPage,
@@ -37,6 +40,7 @@ from swarm.schemas import (
     CheckpointResponse,
     ClaimedEvaluation,
     ClaimEvaluationRequest,
+    DemonstrationsView,
     EndEvaluationRequest,
     EngineState,
     EvaluationPage,
@@ -126,10 +130,17 @@ class ServerCalls:
                 "force_restart starts from the base weights and resume='weights' from the present ones: leave one out",
                 param="resume",
             )
+        job = dump_any(job)
+        given = Path(job["demonstrations"]) if names_file(job) else None
         if force_restart:
             await self.stop_engine()
-        put = Call("PUT", f"{API_PREFIX}/job", SyncJobRequest(job=dump_any(job)))
         try:
+            if given is not None:
+                # Replaced first: a client that may not upload compares the job with that of the server.
+                content = read_demonstration_file(given)
+                job = {**job, "demonstrations": digest_demonstrations(content)}
+                await self._upload(content)
+            put = Call("PUT", f"{API_PREFIX}/job", SyncJobRequest(job=job))
             try:
                 await self._exchange(put, JobView)
             except IllegalTransition:
@@ -292,7 +303,21 @@ class ServerCalls:
         A second call with the same key starts nothing, and returns the state of that run. Raises JobInvalid for a job
         that is not valid, and LaunchConflict while another run is active.
         """
-        return await self._post("launch", LaunchView, checked(lambda: LaunchRequest(key=key, job=dump_any(job))))
+        job = dump_any(job)
+        if names_file(job):
+            job = {**job, "demonstrations": (await self.add_demonstrations(job["demonstrations"])).digest}
+        return await self._post("launch", LaunchView, checked(lambda: LaunchRequest(key=key, job=job)))
+
+    async def add_demonstrations(self, path: str | Path) -> DemonstrationsView:
+        """Upload a file of demonstrations: JSON lines, or Parquet. The digest of the answer names them in a job.
+
+        Raises BadRequest, which names the first line that is no demonstration.
+        """
+        return await self._upload(read_demonstration_file(Path(path)))
+
+    async def _upload(self, content: bytes) -> DemonstrationsView:
+        body = checked(lambda: AddDemonstrationsRequest(lines=content.decode()))
+        return await self._post("demonstrations", DemonstrationsView, body)
 
     async def find_launch(self, key: str | None = None) -> LaunchView | None:
         """Return the state of the run that was launched with `key`, by default of the newest one.
@@ -446,3 +471,9 @@ class ServerCalls:
 def _last_step(known: Sequence[MetricPointView | EvaluationView], after_step: int) -> int:
     """Return the step after which the next page begins."""
     return known[-1].step if known else after_step
+
+
+def names_file(job: Mapping[str, Any]) -> bool:
+    """Return whether the demonstrations of a job are a file, which a client uploads before it sends the job."""
+    name = job.get("demonstrations")
+    return isinstance(name, str) and not is_digest(name)

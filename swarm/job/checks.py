@@ -34,6 +34,12 @@ def check_loss(job: JobSettings) -> None:
         raise ValueError(problem)
 
 
+def check_supervision(job: JobSettings) -> None:
+    """Raise ValueError if the settings of supervised training do not fit the other settings."""
+    for problem in _of_supervision(job):
+        raise ValueError(problem)
+
+
 def check_mixture(mixture: Mapping[str, float]) -> None:
     """Raise ValueError unless the shares are positive and sum to 1 within 1e-6, because 1/3 is written rounded."""
     if not mixture or any(not share > 0 for share in mixture.values()):
@@ -56,6 +62,26 @@ def bypass_settings(job: JobSettings) -> dict[str, Any]:
         "bypass_mode": True,
         "loss_type": job.loss_type,
     }
+
+
+def _of_supervision(job: JobSettings) -> Iterator[str]:
+    if job.demonstrations is None:
+        return
+    if job.total_steps is not None and job.sft_steps > job.total_steps:
+        yield (
+            f"sft_steps ({job.sft_steps}) must not exceed total_steps ({job.total_steps}), in which they count: set"
+            " total_steps to the steps of both stages"
+        )
+    if job.chosen_engine == "verl" and (job.sft_steps or job.sft_coeff):
+        yield (
+            "engine verl does not train on demonstrations: train them with engine local first, and begin the run on"
+            " verl with the exported model"
+        )
+    if job.use_kl_loss and job.sft_steps:
+        yield (
+            "use_kl_loss would hold the model to its weights before the sft_steps: train the demonstrations in a run of"
+            " their own, export it, and begin a run with that model"
+        )
 
 
 def _of_engine(job: JobSettings, estimator: Estimator) -> Iterator[str]:

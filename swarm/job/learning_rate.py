@@ -23,6 +23,8 @@ ADAPTER_LR_DEFAULT = 1e-5
 """Default learning rate of an adapter of all other models: ten times that of full parameters.
 
 Source: "LoRA Without Regret" (Schulman et al., 2025), https://thinkingmachines.ai/blog/lora/."""
+SFT_LR_DEFAULT = 2e-5
+"""Default learning rate of supervised steps of all other models, which is TRL's. That of an adapter is ten times it."""
 SMALL, LARGE = 475_904, 500_000_000
 """Numbers of parameters: of nano, below which no rate was measured, and from which the published rates hold."""
 EXPONENT, ADAPTER_EXPONENT = 1.1, 0.9
@@ -36,6 +38,13 @@ def default_lr(model: str, *, has_adapter: bool) -> float:
     if has_adapter:
         return ADAPTER_LR_OF_BUNDLED_MODELS.get(model, ADAPTER_LR_DEFAULT)
     return LR_OF_BUNDLED_MODELS.get(model, LR_DEFAULT)
+
+
+def default_sft_lr(model: str, *, has_adapter: bool) -> float:
+    """Return the learning rate of supervised steps of a job that gives none."""
+    if model in LR_OF_BUNDLED_MODELS:
+        return default_lr(model, has_adapter=has_adapter)
+    return SFT_LR_DEFAULT * (10 if has_adapter else 1)
 
 
 def usual_lr(parameters: int, *, has_adapter: bool) -> float:

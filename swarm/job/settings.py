@@ -21,6 +21,7 @@ from swarm.job.traits import (
     COLLECTED,
     CORRECTED,
     COUNTED,
+    DEMONSTRATED,
     DISCOUNTED,
     DIVIDED,
     FALLING,
@@ -40,6 +41,7 @@ from swarm.job.traits import (
     PARSER,
     SAMPLED,
     SCORED,
+    SUPERVISED,
     WAITED,
     Need,
     Purpose,
@@ -202,6 +204,29 @@ class JobSettings(DescribedModel):
         default=EVAL_TIMEOUT_S, gt=0, le=86_400
     )
     """Seconds that the next training step waits for a score that is due; then it goes on without."""
+
+    demonstrations: Annotated[
+        str | None,
+        Traits(
+            fixed=f"the run has begun with its demonstrations: {NEW_RUN}",
+            needs=(Need("sft_steps", 20, unless="has_sft_term"),),
+            is_spare=True,
+        ),
+    ] = Field(default=None, min_length=1, max_length=4096)
+    """File of conversations whose replies are trained: JSON lines as OpenAI's fine-tuning takes them, or Parquet. A
+    client uploads it; a server knows it by its digest, `sha256:...`. See [supervised training](supervised.md)."""
+    sft_steps: Annotated[int, SUPERVISED] = Field(default=0, ge=0)
+    """Steps of the job, the first ones, that train on demonstrations alone, before any reward. They count in
+    `total_steps`."""
+    sft_batch_size: Annotated[int, SUPERVISED] = Field(default=8, ge=1, le=100_000)
+    """Demonstrations of one step."""
+    sft_lr: Annotated[float | None, LEARNED.needing(DEMONSTRATED)] = Field(default=None, gt=0, allow_inf_nan=False)
+    """Learning rate of the steps on demonstrations alone. Default: by model, see
+    [learning rates](models.md#learning-rates)."""
+    sft_coeff: Annotated[float, LEARNED.needing(DEMONSTRATED)] = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of a supervised loss beside the policy loss, in the steps that train on rewards."""
+    sft_held_out: Annotated[float, SUPERVISED] = Field(default=0.1, ge=0, le=0.5)
+    """Share of the demonstrations that is not trained on. The loss of these is measured about ten times."""
 
     guard: Annotated[GuardMode, COUNTED] = "warn"
     """What the server does when a training collapses: `warn` records it, `stop` ends the training, and `rollback` goes

@@ -12,8 +12,8 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 from swarm.errors import JobInvalid
 from swarm.estimators import ESTIMATORS
 from swarm.external_samplers import EXTERNAL_SAMPLERS
-from swarm.job.checks import check_estimator, check_loss, check_mixture
-from swarm.job.learning_rate import CRITIC_LR_DEFAULT, LR_OF_BUNDLED_MODELS, default_lr
+from swarm.job.checks import check_estimator, check_loss, check_mixture, check_supervision
+from swarm.job.learning_rate import CRITIC_LR_DEFAULT, LR_OF_BUNDLED_MODELS, default_lr, default_sft_lr
 from swarm.job.settings import (
     AGGREGATION_BY_LOSS,
     RESPONSE_TOKENS,
@@ -60,6 +60,7 @@ class TrainJob(JobSettings):
             raise ValueError(f"engine {self.engine} uses one GPU at most: set engine to verl for {self.n_gpu}")
         check_estimator(self)
         check_loss(self)
+        check_supervision(self)
         self._check_sampler()
         self._check_guard()
         if self.lr_scheduler_type != "constant" and self.total_steps is None:
@@ -94,13 +95,15 @@ class TrainJob(JobSettings):
 
     def resolve(self) -> TrainJob:
         """Return the job with all default values filled in, except those that only a server can decide."""
-        lr = default_lr(self.model, has_adapter=self.lora_rank > 0) if self.lr is None else self.lr
+        has_adapter = self.lora_rank > 0
+        lr = default_lr(self.model, has_adapter=has_adapter) if self.lr is None else self.lr
         return self.model_copy(
             update={
                 **self._automatic_where_needed,
                 "engine": self.chosen_engine,
                 "sampler": self._known_sampler,
                 "lr": lr,
+                "sft_lr": default_sft_lr(self.model, has_adapter=has_adapter) if self.sft_lr is None else self.sft_lr,
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
                 "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),
                 "rollout_is": self.rollout_is or self._automatic_correction,
@@ -113,6 +116,19 @@ class TrainJob(JobSettings):
     def reply_tokens(self) -> int:
         """The most tokens of a model call that names no limit."""
         return self.max_response_length or RESPONSE_TOKENS
+
+    @property
+    def has_sft_term(self) -> bool:
+        """True if steps that train on rewards have a supervised loss as well."""
+        return self.sft_coeff > 0
+
+    def is_supervised(self, step: int) -> bool:
+        """Return whether a step trains on demonstrations alone."""
+        return self.demonstrations is not None and step <= self.sft_steps
+
+    def reads_demonstrations(self, step: int) -> bool:
+        """Return whether a step trains on demonstrations, alone or beside the rewards."""
+        return self.demonstrations is not None and (step <= self.sft_steps or self.has_sft_term)
 
     @property
     def has_critic(self) -> bool:

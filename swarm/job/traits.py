@@ -108,6 +108,7 @@ OF_DUAL_CLIPPING: Final = LEARNED.needing(DUAL_CLIPPED, UNWEIGHTED, SEVERAL_UPDA
 BYPASS: Final = Need("policy_loss", "bypass_mode", ("bypass_mode",))
 CORRECTED: Final = Need("rollout_is", "token", ("token", "sequence"))
 KL_TERM: Final = Need("use_kl_loss", True)
+DEMONSTRATED: Final = Need("demonstrations", "demonstrations.jsonl")
 HELD_OUT: Final = Need("eval_every", 10)
 FALLING: Final = Need("lr_scheduler_type", "cosine", ("linear", "cosine"))
 
@@ -125,6 +126,9 @@ def fixed_sampling(reason: str) -> Traits:
 
 
 NAME: Final = replace(another_run("it names the run", "with another name"), purpose=Purpose.NAMING)
+SUPERVISED: Final = Traits(
+    fixed=f"the order of the demonstrations is fixed when a run begins: {NEW_RUN}", needs=(DEMONSTRATED,)
+)
 ALGORITHM: Final = Traits(fixed=f"networks and episodes are set up for it: {NEW_RUN}")
 BUILT: Final = Traits(fixed=f"the engine is built with it: {NEW_RUN}", purpose=Purpose.COMPUTING)
 ADAPTER: Final = Traits(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from collections.abc import Sequence
 
+from swarm.demonstrations import digest_demonstrations
 from swarm.errors import LedgerError, NotFound, UnknownParameter
 from swarm.ledger.rows import (
     AuditRow,
@@ -327,6 +329,20 @@ def job_use(connection: sqlite3.Connection, episode_type: EpisodeType) -> JobUse
         {row["outcome"]: row["n"] for row in unrewarded},
         total["model_share"],
     )
+
+
+def demonstrations(connection: sqlite3.Connection, digest: str) -> bytes | None:
+    """Return stored demonstrations as JSON lines, or None. Raise LedgerError if they are not what was stored."""
+    row = connection.execute("SELECT content FROM demonstrations WHERE digest = ?", (digest,)).fetchone()
+    if row is None:
+        return None
+    try:
+        content = zlib.decompress(row["content"])
+    except zlib.error:
+        content = b""
+    if digest_demonstrations(content) != digest:
+        raise LedgerError(f"the demonstrations {digest} are damaged: restore a backup of the server's home")
+    return content
 
 
 def to_episode(row: sqlite3.Row) -> EpisodeRow:

@@ -29,7 +29,7 @@ from swarm.ledger.rows import (
 from swarm.live_settings import JobChange
 from swarm.types import Grammar, GrammarKind, SamplingParams, Turn
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x53574C47
 """The number in SQLite's header that marks the file as a ledger, so that no other program's database is written to."""
 
@@ -287,6 +287,7 @@ CREATE INDEX episodes_by_task ON episodes (task_id) WHERE task_id IS NOT NULL;
 CREATE UNIQUE INDEX one_decision_per_transaction ON episodes (transaction_sha256)
     WHERE transaction_sha256 IS NOT NULL AND inquiry_url IS NULL;
 CREATE UNIQUE INDEX one_evaluation_per_step ON evaluations (job_id, step) WHERE state <> 'rewound';
+CREATE TABLE demonstrations (digest TEXT PRIMARY KEY, content BLOB NOT NULL, at REAL NOT NULL);
 CREATE TABLE launches (key TEXT PRIMARY KEY, job_id INTEGER NOT NULL REFERENCES jobs, at REAL NOT NULL);
 CREATE TABLE episode_counts (
     job_id INTEGER NOT NULL REFERENCES jobs,

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from swarm.batch import BatchPool, Place
 from swarm.errors import BadRequest, RolloutPaused, SwarmError, TrainingComplete
+from swarm.job import TrainJob
 from swarm.run.lifecycle import SERVING, EngineLifecycle
 from swarm.schemas import EngineState
 from swarm.types import EpisodeType
@@ -37,16 +38,16 @@ class Admission:
 
     def __init__(
         self,
-        total_steps_at: Callable[[int], int | None],
+        job_at: Callable[[int], TrainJob],
         lifecycle: EngineLifecycle,
         pool: BatchPool,
         max_running: int,
     ) -> None:
         """Build an admission without running episodes.
 
-        `total_steps_at` returns the `total_steps` in force at a step; None means that training has no end.
+        `job_at` returns the resolved job of a step.
         """
-        self._total_steps_at = total_steps_at
+        self._job_at = job_at
         self._lifecycle = lifecycle
         self._pool = pool
         self._max_running = max_running
@@ -217,16 +218,25 @@ class Admission:
         self._refuse_after_last_step(episode_type)
         if state in {EngineState.FAILED, EngineState.OFFLINE}:
             raise self._lifecycle.refusal()
-        shortage = self._place_obstacle(data_source, task_id) if episode_type is EpisodeType.TRAIN else None
+        shortage = None
+        if episode_type is EpisodeType.TRAIN:
+            if supervised := self._supervised_obstacle():
+                return supervised
+            shortage = self._place_obstacle(data_source, task_id)
         if state not in self._open_states(episode_type):
             return f"the engine is {state}"
         if self._running.total() >= self._max_running:
             return f"{self._max_running} episodes run already, the most this server takes"
         return shortage
 
+    def _supervised_obstacle(self) -> str | None:
+        step = self._lifecycle.weights.step + 1
+        job = self._job_at(step)
+        return f"demonstrations are trained up to step {job.sft_steps}" if job.is_supervised(step) else None
+
     def _refuse_after_last_step(self, episode_type: EpisodeType) -> None:
         done = self._lifecycle.weights.step
-        total = self._total_steps_at(done + 1)
+        total = self._job_at(done + 1).total_steps
         if episode_type is EpisodeType.TRAIN and total is not None and done >= total:
             raise TrainingComplete(f"all {total} steps of this job are done: no more train episodes")
 
@@ -239,7 +249,7 @@ class Admission:
         if episode_type is EpisodeType.EVAL:
             return SERVING
         step = self._lifecycle.weights.step + 1
-        total = self._total_steps_at(step)
+        total = self._job_at(step).total_steps
         is_last = total is not None and step >= total
         return SERVING if self._pool.policy.max_staleness and not is_last else frozenset({EngineState.ROLLING})
 

@@ -107,9 +107,7 @@ class Episodes:
     def __post_init__(self) -> None:
         self._warnings = ClientWarnings(self.diagnostics, self.ledger)
         self.batch = CurrentBatch(self.running_job, self.pool, self.ledger, self._clients)
-        self._admission = Admission(
-            lambda step: self.running_job.at(step).total_steps, self.lifecycle, self.pool, self.max_running
-        )
+        self._admission = Admission(self.running_job.at, self.lifecycle, self.pool, self.max_running)
         self._deadlines = DeadlineQueue(self._running.by_id)
         self.transactions = Transactions(
             self.ledger,

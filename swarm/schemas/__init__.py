@@ -56,11 +56,13 @@ from swarm.schemas.receipts import RECEIPT_HEADER as RECEIPT_HEADER
 from swarm.schemas.receipts import Receipt as Receipt
 from swarm.schemas.receipts import newest_receipt as newest_receipt
 from swarm.schemas.server_bodies import Acknowledged as Acknowledged
+from swarm.schemas.server_bodies import AddDemonstrationsRequest as AddDemonstrationsRequest
 from swarm.schemas.server_bodies import AuditPage as AuditPage
 from swarm.schemas.server_bodies import AuditView as AuditView
 from swarm.schemas.server_bodies import ChangeJobRequest as ChangeJobRequest
 from swarm.schemas.server_bodies import CheckpointResponse as CheckpointResponse
 from swarm.schemas.server_bodies import ClientView as ClientView
+from swarm.schemas.server_bodies import DemonstrationsView as DemonstrationsView
 from swarm.schemas.server_bodies import DiskView as DiskView
 from swarm.schemas.server_bodies import EventPage as EventPage
 from swarm.schemas.server_bodies import EventView as EventView

@@ -41,6 +41,22 @@ class StartEngineRequest(Body):
     resume: Resume = True
 
 
+class AddDemonstrationsRequest(Body):
+    """The request of POST demonstrations: conversations to train on, as JSON lines.
+
+    Each line has `messages`, and may have `tools`.
+    """
+
+    lines: str = Field(min_length=1)
+
+
+class DemonstrationsView(Body):
+    """The answer to POST demonstrations: the digest by which a job names them, and their number."""
+
+    digest: str
+    demonstrations: int
+
+
 class CheckpointResponse(Body):
     """The answer to POST engine/checkpoint: the directory on the server, and the weights in it."""
 

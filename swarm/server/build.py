@@ -13,10 +13,11 @@ from pathlib import Path
 from swarm.backends.base import Backend, Backends
 from swarm.batch import BatchPolicy, BatchPool, assemble
 from swarm.config import ServerConfig
-from swarm.errors import EngineFailure
+from swarm.demonstrations import parse_demonstrations
+from swarm.errors import BadRequest, EngineFailure, JobInvalid
 from swarm.job import TrainJob
 from swarm.ledger import BatchRow, JobRow, Ledger, OpenWork
-from swarm.live_settings import JobTimeline
+from swarm.live_settings import JobTimeline, with_settings
 from swarm.processes.imports import collector_paused
 from swarm.rollout.completion import ModelService
 from swarm.rollout.episodes import Episodes
@@ -30,12 +31,15 @@ from swarm.run.guard import RunHistory, TrainingGuard
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.running_job import RunningJob
 from swarm.sampler import SamplerInfo
+from swarm.server.demonstrations import unknown_demonstrations
 from swarm.server.initial_weights import InitialWeights, resumed_checkpoint
 from swarm.server.run import JobRun
 from swarm.tracker.codec import Codec
+from swarm.tracker.supervised import encode_demonstrations
 from swarm.trainer.checkpoints import RunCheckpoints, run_directory, runs_of
 from swarm.trainer.loop import TrainLoop
-from swarm.trainer.recovery import Recovery
+from swarm.trainer.recovery import ReadBatch, Recovery
+from swarm.trainer.supervision import Supervision
 from swarm.types import EpisodeType, FinishedEpisode, TrainBatch, WeightVersion
 
 logger = logging.getLogger(__name__)
@@ -62,21 +66,14 @@ class Assembly:
         server began to recover, in seconds of the monotonic clock. Raise EngineFailure if the model does not exist,
         JobInvalid if it has no chat template.
         """
-        initial = InitialWeights(self.config, self.ledger, self.backends, self._read_batch, self._checkpoints_of)
+        initial = InitialWeights(self.config, self.ledger, self.backends, self._reader_of, self._checkpoints_of)
         is_fresh = work is None and job.resume_from is None
         backend = self.backends.build(await initial.job_for_engine(job, row), is_fresh=is_fresh)
         # The worker process imports its libraries while this process imports those of the tokenizer.
         await backend.warm_up()
         with collector_paused("transformers"):
-            codec, history = await asyncio.gather(
-                asyncio.to_thread(
-                    Codec.load,
-                    backend.tokenizer_path,
-                    tool_parser=job.tool_parser,
-                    reasoning_parser=job.reasoning_parser,
-                ),
-                self._read_history(),
-            )
+            codec, history = await asyncio.gather(_load_codec(job, backend), self._read_history())
+        supervision = await self._supervision_of(job, codec)
         self.lifecycle.publish(_weights_of(row, work))
         running_job = RunningJob(
             JobTimeline(job, await self.ledger.job_changes(row.job_id)),
@@ -95,12 +92,12 @@ class Assembly:
             lifecycle=self.lifecycle,
             backend=backend,
             service=self._open_service(episodes, backend, codec),
-            loop=await self._open_loop(running_job, backend, episodes, checkpoints, guard, work),
+            loop=await self._open_loop(running_job, backend, episodes, checkpoints, guard, supervision, work),
             recovery=Recovery(
                 self.ledger,
                 backend.trainer,
                 checkpoints,
-                self._read_batch,
+                self._reader(job, supervision),
                 self.config.train_timeout_s,
                 resume_from=resumed_checkpoint(job),
                 initial_step=row.initial_step,
@@ -143,6 +140,7 @@ class Assembly:
         episodes: Episodes,
         checkpoints: RunCheckpoints,
         guard: TrainingGuard,
+        supervision: Supervision,
         work: OpenWork | None,
     ) -> TrainLoop:
         evaluations = Evaluations(running_job, self.lifecycle, self.ledger)
@@ -158,6 +156,7 @@ class Assembly:
             guard=guard,
             train_timeout_s=self.config.train_timeout_s,
             recovery_overhead=self.config.recovery_overhead,
+            supervision=supervision,
             last_metrics=await self._last_metrics(work),
         )
 
@@ -172,6 +171,35 @@ class Assembly:
             codec=codec.bounded(episodes.context_length),
             ledger=self.ledger,
         )
+
+    async def _supervision_of(self, job: TrainJob, codec: Codec) -> Supervision:
+        """Return the encoded demonstrations of a job. Raise JobInvalid for what its model cannot be trained on."""
+        if job.demonstrations is None:
+            return Supervision()
+        content = await self.ledger.demonstrations(job.demonstrations)
+        if content is None:
+            raise JobInvalid(unknown_demonstrations(job.demonstrations), param="demonstrations")
+
+        def encode() -> Supervision:
+            return Supervision.of(job.resolve(), encode_demonstrations(codec, parse_demonstrations(content)))
+
+        try:
+            return await asyncio.to_thread(encode)
+        except BadRequest as error:
+            raise JobInvalid(f"demonstrations: {error.message}", param="demonstrations") from error
+
+    async def _reader_of(self, job: TrainJob, backend: Backend) -> ReadBatch:
+        """Return the reader of the batches of a run of `job`."""
+        if job.demonstrations is None:
+            return self._reader(job, Supervision())
+        return self._reader(job, await self._supervision_of(job, await _load_codec(job, backend)))
+
+    def _reader(self, job: TrainJob, supervision: Supervision) -> ReadBatch:
+        async def read(row: BatchRow) -> TrainBatch:
+            batch = await self._read_batch(row)
+            return supervision.complete(batch, with_settings(job.resolve(), batch.settings).resolve())
+
+        return read
 
     async def _read_batch(self, row: BatchRow) -> TrainBatch:
         episodes = await self.ledger.batch_episodes(row.batch_id)
@@ -195,6 +223,12 @@ class Assembly:
             history = reduce(RunHistory.then, events, history)
             after_id = events[-1].event_id
         return history
+
+
+async def _load_codec(job: TrainJob, backend: Backend) -> Codec:
+    return await asyncio.to_thread(
+        Codec.load, backend.tokenizer_path, tool_parser=job.tool_parser, reasoning_parser=job.reasoning_parser
+    )
 
 
 def _retire_earlier(home: Path, number: int) -> None:

@@ -32,6 +32,7 @@ from swarm.run.lifecycle import EngineLifecycle
 from swarm.run.lost_episodes import LostEpisodes
 from swarm.schemas import ChangeJobRequest, CheckpointResponse, EngineState, JobView, LaunchView, Resume, Status
 from swarm.server.build import Assembly
+from swarm.server.demonstrations import require_demonstrations, store_demonstrations
 from swarm.server.evaluator import environment_of, evaluator_of
 from swarm.server.initial_weights import require_resumable
 from swarm.server.run import JobRun
@@ -84,6 +85,7 @@ class SwarmServer:
             job=self.view_job,
             sync_job=self.sync_job,
             change_job=self.change_job,
+            add_demonstrations=lambda content: store_demonstrations(ledger, content),
             start=self.start_engine,
             launch=self.launch,
             launches=self.launches,
@@ -161,6 +163,7 @@ class SwarmServer:
         """Raise JobInvalid if this server cannot run the job."""
         await asyncio.to_thread(self._backends.check, job)
         environment_of(job, self._config)
+        await require_demonstrations(self._ledger, job)
 
     @property
     def _timeline(self) -> JobTimeline | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from swarm.backends.base import Backends
+from swarm.backends.base import Backend, Backends
 from swarm.config import ServerConfig
 from swarm.errors import CheckpointError, EngineFailure, JobInvalid
 from swarm.job import TrainJob, build_job
@@ -60,12 +60,15 @@ def require_resumable(job: TrainJob) -> int:
 
 @dataclass(frozen=True, slots=True)
 class InitialWeights:
-    """The weights that runs begin with. `checkpoints_of` returns the checkpoints of a run."""
+    """The weights that runs begin with.
+
+    `checkpoints_of` returns the checkpoints of a run, and `reader_of` returns what reads its batches.
+    """
 
     config: ServerConfig
     ledger: Ledger
     backends: Backends
-    read_batch: ReadBatch
+    reader_of: Callable[[TrainJob, Backend], Awaitable[ReadBatch]]
     checkpoints_of: Callable[[TrainJob, JobRow], RunCheckpoints]
 
     async def job_for_engine(self, job: TrainJob, row: JobRow) -> TrainJob:
@@ -92,7 +95,7 @@ class InitialWeights:
                 self.ledger,
                 backend.trainer,
                 self.checkpoints_of(earlier, row),
-                self.read_batch,
+                await self.reader_of(earlier, backend),
                 self.config.train_timeout_s,
                 row.job_id,
                 resume_from=resumed_checkpoint(earlier),

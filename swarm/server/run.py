@@ -170,6 +170,7 @@ class JobRun:
     async def _start_engine(self) -> None:
         limit_s = self.config.boot_limit_s(self.job.timeline.job.chosen_engine)
         self.episodes.info = await self.backend.start(limit_s)
+        self.loop.supervision.require_within(self.episodes.info.context_length)
 
     async def _recover(self) -> Recovered:
         present = self.lifecycle.weights

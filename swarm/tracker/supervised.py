@@ -15,36 +15,24 @@ NOT_SAMPLED = -1
 REWARD = 1.0
 
 
-def encode_demonstrations(
-    codec: Codec, demonstrations: Sequence[Demonstration], *, context_length: int | None
-) -> tuple[FinishedEpisode, ...]:
+def encode_demonstrations(codec: Codec, demonstrations: Sequence[Demonstration]) -> tuple[FinishedEpisode, ...]:
     """Return each demonstration as an episode that trains its replies.
 
     The prompt of a reply is what the service would sample it from, and the reply ends with a stop token. Raise
-    BadRequest, which names the line, for one that the chat template refuses or that is longer than the context.
+    BadRequest, which names the demonstration by its number, for one that the chat template refuses.
     """
-    return tuple(
-        _encode(codec, each, f"demonstration-{number}", context_length)
-        for number, each in enumerate(demonstrations, start=1)
-    )
+    return tuple(_encode(codec, each, f"demonstration-{number}") for number, each in enumerate(demonstrations, start=1))
 
 
-def _encode(codec: Codec, given: Demonstration, name: str, context_length: int | None) -> FinishedEpisode:
+def _encode(codec: Codec, given: Demonstration, name: str) -> FinishedEpisode:
     turns: list[Turn] = []
     try:
         for place in given.trained:
             turns.append(_turn(codec, given, place, name, turns))
     except BadRequest as error:
         raise BadRequest(f"{name}: {error.message}", param="demonstrations") from error
-    samples = merge(turns)
-    longest = max(len(sample.token_ids_T) for sample in samples)
-    if context_length is not None and longest > context_length:
-        raise BadRequest(
-            f"{name} has {longest} tokens, and the context of the model {context_length}: shorten it, or leave it out",
-            param="demonstrations",
-        )
     return FinishedEpisode(
-        episode_id=name, task_id=name, client_id="", reward=REWARD, is_success=None, samples=samples, ended_at=0.0
+        episode_id=name, task_id=name, client_id="", reward=REWARD, is_success=None, samples=merge(turns), ended_at=0.0
     )
 
 

@@ -34,6 +34,10 @@ class BatchSource(Protocol):
         """Return the batch and close it: episodes that end later belong to the next batch."""
         ...
 
+    def fill(self, step: int) -> None:
+        """Collect the batch of this step from now on, under the settings of that step."""
+        ...
+
     def confirm(self, batch: TrainBatch) -> None:
         """Allow episodes of the next batch to begin, now that the closed batch is on record."""
         ...

@@ -140,13 +140,21 @@ class Meter:
     def maximum(self, name: str, value: float) -> None:
         self._maxima[name] = max(value, self._maxima.get(name, value))
 
+    def add_from(self, part: Meter) -> None:
+        """Add the numbers of another part of the same update."""
+        self.add(part._sums)
+        self._join(part)
+
     def include(self, update: Meter) -> None:
         """Add the numbers of one update: its sums are averaged over updates, its means keep their weights."""
         self.average(update._sums)
-        for name, total in update._totals.items():
+        self._join(update)
+
+    def _join(self, other: Meter) -> None:
+        for name, total in other._totals.items():
             self._totals[name] += total
-            self._weights[name] += update._weights[name]
-        for name, value in update._maxima.items():
+            self._weights[name] += other._weights[name]
+        for name, value in other._maxima.items():
             self.maximum(name, value)
 
     def read(self) -> dict[str, float]:

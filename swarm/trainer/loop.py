@@ -32,6 +32,7 @@ from swarm.sampler import EngineLost
 from swarm.schemas import EngineState
 from swarm.trainer.base import BatchSource, Trainer
 from swarm.trainer.checkpoints import Retention, RunCheckpoints
+from swarm.trainer.supervision import Supervision
 from swarm.types import StepReport, TrainBatch
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class TrainLoop:
     guard: TrainingGuard
     train_timeout_s: float
     recovery_overhead: float
+    supervision: Supervision = field(default_factory=Supervision)
     last_metrics: dict[str, float] = field(default_factory=dict[str, float])
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Lock from the end of a batch's collection to the end of its step, and for operations between two batches."""
@@ -219,11 +221,19 @@ class TrainLoop:
 
     @property
     def _may_take_batch(self) -> bool:
-        return not self._done and self.evaluations.present is None and self.source.is_batch_ready()
+        is_ready = self._is_supervised or self.source.is_batch_ready()
+        return not self._done and self.evaluations.present is None and is_ready
+
+    @property
+    def _is_supervised(self) -> bool:
+        """True if the next step trains on demonstrations alone, and so needs no episodes."""
+        step = self.lifecycle.weights.step + 1
+        return self.job.at(step).is_supervised(step)
 
     async def _until_batch_may_be_taken(self) -> None:
         await self.evaluations.closed()
-        await self.source.until_batch_ready()
+        if not self._is_supervised:
+            await self.source.until_batch_ready()
 
     async def _unless_interrupted(self, *reasons: Awaitable[object]) -> None:
         """Wait for the first of `reasons` or an interruption."""
@@ -259,7 +269,7 @@ class TrainLoop:
     async def _take_batch(self, go_back: GoBack) -> None:
         await self._move(EngineState.DRAINING)
         began = time.monotonic()
-        if not self.source.policy.max_staleness:
+        if not self.source.policy.max_staleness and not self._is_supervised:
             await self._unless_interrupted(self._drain())
         if self._interrupted.is_set():
             return
@@ -277,7 +287,7 @@ class TrainLoop:
     async def _step(self, closed: ClosedBatch, drain_s: float, go_back: GoBack) -> None:
         await self._persist(lambda: self._record_closed(closed))
         self.source.confirm(closed.batch)
-        if not closed.batch.groups:
+        if not closed.batch.groups and not self._is_supervised:
             logger.warning(
                 "no group of the batch survived: nothing to train (%d episodes dropped)", len(closed.dropped)
             )
@@ -300,9 +310,15 @@ class TrainLoop:
         async with self.job.closing:
             if self._done:
                 return None
-            closed = self.source.close_batch(batch_id=f"batch-{uuid.uuid4().hex[:12]}", step=step)
+            batch_id = f"batch-{uuid.uuid4().hex[:12]}"
+            if self._is_supervised:
+                closed = ClosedBatch(TrainBatch(batch_id, step, ()), ())
+                self.source.fill(step + 1)
+            else:
+                closed = self.source.close_batch(batch_id=batch_id, step=step)
             settings = self.job.timeline.settings_of(step)
-        return replace(closed, batch=replace(closed.batch, settings=settings))
+        batch = replace(closed.batch, settings=settings)
+        return replace(closed, batch=self.supervision.complete(batch, self.job.at(step)))
 
     async def _record_closed(self, closed: ClosedBatch) -> None:
         batch = closed.batch
@@ -417,5 +433,5 @@ class TrainLoop:
 
 
 def _headline(metrics: dict[str, float]) -> str:
-    shown = ("critic/score/mean", "actor/pg_loss", "actor/grad_norm", "actor/entropy")
+    shown = ("critic/score/mean", "sft/loss", "sft/held_out_loss", "actor/pg_loss", "actor/grad_norm", "actor/entropy")
     return ", ".join(f"{name} {metrics[name]:.4g}" for name in shown if name in metrics)

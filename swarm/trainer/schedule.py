@@ -9,17 +9,52 @@ import numpy as np
 
 from swarm.job import LRScheduler, TrainJob
 
+PASS, SPLIT = 2**32 + 1, 2**32 + 2
+"""Numbers no step has, so that orders of demonstrations are drawn apart from the steps' own numbers."""
+TIMES_MEASURED = 10
+
 
 def learning_rate(job: TrainJob, step: int) -> float:
-    """Return the learning rate of a step of a resolved job; steps count from 1."""
-    assert job.lr is not None, "a resolved job has a learning rate"
+    """Return the learning rate of a step of a resolved job; steps count from 1.
+
+    Supervised steps have a rate of their own, and warm-up and decay begin after them.
+    """
+    assert job.lr is not None and job.sft_lr is not None, "a resolved job has learning rates"
+    if job.is_supervised(step):
+        return job.sft_lr
     return job.lr * rate_ratio(
         job.lr_scheduler_type,
-        step,
+        step - job.sft_steps,
         warmup_steps=job.lr_warmup_steps,
-        total_steps=job.total_steps or 0,
+        total_steps=(job.total_steps or 0) - job.sft_steps,
         min_lr_ratio=job.min_lr_ratio,
     )
+
+
+def draw_demonstrations(count: int, job: TrainJob, step: int) -> list[int]:
+    """Return the numbers of the demonstrations that a step trains, of `count`.
+
+    Steps go through one order after another, each a new shuffle of all. A step may have the end of one and the
+    beginning of the next.
+    """
+    first = (step - 1) * job.sft_batch_size
+    passes = {place // count for place in range(first, first + job.sft_batch_size)}
+    orders = {number: np.random.default_rng([job.seed, PASS, number]).permutation(count) for number in passes}
+    return [int(orders[place // count][place % count]) for place in range(first, first + job.sft_batch_size)]
+
+
+def split_demonstrations(count: int, job: TrainJob) -> tuple[list[int], list[int]]:
+    """Return the numbers of the demonstrations to train on and of those to hold out, both in ascending order."""
+    held_out = min(round(count * job.sft_held_out), count - 1)
+    order = np.random.default_rng([job.seed, SPLIT]).permutation(count)
+    return sorted(map(int, order[held_out:])), sorted(map(int, order[:held_out]))
+
+
+def measures_held_out(job: TrainJob, step: int) -> bool:
+    """Return whether the loss of held-out demonstrations is measured after a step: some ten times."""
+    if not job.is_supervised(step):
+        return False
+    return step in {1, job.sft_steps} or step % max(1, job.sft_steps // TIMES_MEASURED) == 0
 
 
 def rate_ratio(

@@ -111,6 +111,11 @@ def build_rows(batch: TrainBatch, masks: TurnMasks | None = None) -> list[Row]:
     ]
 
 
+def build_demonstration_rows(demonstrations: Sequence[FinishedEpisode]) -> list[Row]:
+    """Return one row per demonstration, each in a group of its own. Raise EngineFailure for tokens without context."""
+    return [_build_row(each, number, None, {}) for number, each in enumerate(demonstrations)]
+
+
 def _return(episode: FinishedEpisode) -> float:
     return episode.reward + sum(episode.turn_rewards or ())
 

@@ -57,7 +57,8 @@ class _Session:
     learner: Learner | None = None
 
     def training_threads(self, batch: TrainBatch) -> int:
-        tokens = sum(len(sample.token_ids_T) for episode in batch.episodes for sample in episode.samples)
+        trained = (*batch.episodes, *batch.demonstrations)
+        tokens = sum(len(sample.token_ids_T) for episode in trained for sample in episode.samples)
         return self.threads or choose_training_threads(self.model.parameters, tokens, self.most_threads)
 
 

@@ -20,11 +20,13 @@ from swarm.run.lost_episodes import LostEpisodes
 from swarm.schemas import (
     API_PREFIX,
     Acknowledged,
+    AddDemonstrationsRequest,
     AuditPage,
     BatchPage,
     BatchPolicies,
     ChangeJobRequest,
     CheckpointResponse,
+    DemonstrationsView,
     EngineState,
     JobUsage,
     JobView,
@@ -51,6 +53,7 @@ class Control:
     job: Callable[[], JobView]
     sync_job: Callable[[dict[str, Any]], Awaitable[JobView]]
     change_job: Callable[[ChangeJobRequest], Awaitable[JobView]]
+    add_demonstrations: Callable[[bytes], Awaitable[DemonstrationsView]]
     start: Callable[[Resume], Awaitable[None]]
     launch: Callable[[str, dict[str, Any]], Awaitable[LaunchView]]
     launches: Callable[[str | None, int], Awaitable[list[LaunchView]]]
@@ -124,6 +127,14 @@ def add_job_routes(router: APIRouter, control: Control) -> None:
         `total_steps` continues, also from COMPLETE.
         """
         return await control.sync_job(body.job)
+
+    @router.post("/demonstrations", summary="Upload demonstrations for supervised steps", responses=errors(507))
+    async def post_demonstrations(body: AddDemonstrationsRequest) -> DemonstrationsView:
+        """Store conversations to train on. A job names them by the digest of the answer.
+
+        The same lines again change nothing. 400 names the first line that is no demonstration.
+        """
+        return await control.add_demonstrations(body.lines.encode())
 
     @router.patch("/job", summary="Change the job that runs", responses=errors(409, 503, 507))
     async def patch_job(body: ChangeJobRequest) -> JobView:

@@ -63,7 +63,7 @@ class World:
         self.lifecycle = EngineLifecycle(_keep_no_record)
         policy = BatchPolicy.of(self.job)
         self.pool = BatchPool(policy, weight_version=self.version, clock=self.clock)
-        self.admission = Admission(lambda _: self.job.total_steps, self.lifecycle, self.pool, 100_000)
+        self.admission = Admission(lambda _: self.job, self.lifecycle, self.pool, 100_000)
         self.lifecycle.publish(WeightVersion(self.version, self.version, 0.0))
         await self.lifecycle.move(EngineState.BOOTING)
         await self.lifecycle.move(EngineState.ROLLING)

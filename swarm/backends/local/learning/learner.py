@@ -38,7 +38,7 @@ from swarm.trainer.checkpoint_files import (
 )
 from swarm.trainer.description import Meter, describe_batch, describe_values, mean_advantages
 from swarm.trainer.schedule import draw_minibatches, learning_rate, step_generator
-from swarm.trainer.token_rows import Row, build_rows
+from swarm.trainer.token_rows import Row, build_demonstration_rows, build_rows
 from swarm.types import TrainBatch
 
 TRAINER_STATE = "trainer_state.pt"
@@ -92,6 +92,8 @@ class Learner:
         """
         started = time.perf_counter()
         job = self._adopt(batch)
+        if job.is_supervised(batch.step):
+            return self._step_supervised(batch, job, started)
         followed = FollowedBatch(batch) if self._grammars is None else self._grammars.follow(batch)
         rows = build_rows(followed.batch, followed.masks)
         if not rows:
@@ -111,14 +113,18 @@ class Learner:
             advantages_EL, returns_EL = compute_critic_advantages(rows, values_EL, job)
             targets = ValueTargets(values_EL, returns_EL)
         step = StepInput(rows, advantages_EL, lr, weight_version, correction)
+        demonstrations = build_demonstration_rows(batch.demonstrations)
         minibatches = list(draw_minibatches(len(rows), job, batch.step))
         prepared = time.perf_counter()
         with self._all_or_nothing(job, batch.step):
             if self._critic is not None and targets is not None:
                 for chosen in minibatches:
                     self._critic.run(rows, chosen, targets, meter)
-            if (job.critic_warmup or 0) <= batch.step:
-                self._train_policy(step, minibatches, meter, is_recorded=policy is not None)
+            if batch.step == job.sft_steps + 1:
+                # The gradients of rewards are of another size, and AdamW would divide by those of the demonstrations.
+                self._optimizer.forget()
+            if (job.critic_warmup or 0) <= batch.step - job.sft_steps:
+                self._train_policy(step, minibatches, meter, demonstrations, is_recorded=policy is not None)
         self._steps_done += 1
         finished = time.perf_counter()
         metrics = {
@@ -136,17 +142,50 @@ class Learner:
         }
         return LearnerReport(metrics, mean_advantages(rows, advantages_EL))
 
+    def _step_supervised(self, batch: TrainBatch, job: TrainJob, started: float) -> LearnerReport:
+        """Update the weights once, with the demonstrations of the batch alone."""
+        rows, held_out = build_demonstration_rows(batch.demonstrations), build_demonstration_rows(batch.held_out)
+        lr, meter = learning_rate(job, batch.step), Meter()
+        if self._sharing is not None:
+            self._sharing.report_to(meter)
+        prepared = time.perf_counter()
+        with self._all_or_nothing(job, batch.step):
+            self._updater.run_supervised(rows, lr, meter)
+        self._steps_done += 1
+        updated = time.perf_counter()
+        loss = {"sft/held_out_loss": self._updater.measure_supervised(held_out)} if held_out else {}
+        metrics = {
+            "actor/updates": 0.0,
+            "actor/grad_norm": 0.0,
+            **meter.read(),
+            **loss,
+            "sft/demonstrations": float(len(rows)),
+            "sft/trained_tokens": float(sum(row.tokens for row in rows)),
+            "actor/lr": lr,
+            "timing_s/prepare": prepared - started,
+            "timing_s/update_actor": updated - prepared,
+            "timing_s/step": time.perf_counter() - started,
+        }
+        return LearnerReport(metrics, {})
+
     def _train_policy(
-        self, step: StepInput, minibatches: Sequence[Sequence[int]], meter: Meter, *, is_recorded: bool
+        self,
+        step: StepInput,
+        minibatches: Sequence[Sequence[int]],
+        meter: Meter,
+        demonstrations: Sequence[Row],
+        *,
+        is_recorded: bool,
     ) -> None:
-        """Update the policy on every minibatch.
+        """Update the policy on every minibatch, each with its part of the demonstrations.
 
         `is_recorded` tells that the correction already has every row's logprobs under the initial weights.
         """
         if step.correction is not None and not is_recorded and len(minibatches) > 1:
             self._updater.record_proximal(step, step.correction)
         for number, chosen in enumerate(minibatches):
-            self._updater.run(step, chosen, meter, on_policy=number == 0)
+            part = demonstrations[number :: len(minibatches)]
+            self._updater.run(step, chosen, meter, on_policy=number == 0, demonstrations=part)
 
     def save(self, directory: Path, *, step: int, weight_version: int, tokenizer: Any) -> None:
         """Write a checkpoint atomically. Raise CheckpointError and leave the old checkpoint unchanged.

@@ -73,6 +73,10 @@ class PolicyOptimizer:
         for weight in (*self._weights, *self._masters):
             weight.grad = None
 
+    def forget(self) -> None:
+        """Begin with new moments, as for a first update."""
+        self._adamw.state.clear()
+
     def snapshot(self) -> OptimizerSnapshot:
         weights = tuple(master.detach().clone() for master in self._masters)
         return OptimizerSnapshot(weights, copy.deepcopy(self._adamw.state_dict()))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ PROBE_TOKENS = 8
 class TokenScores:
     """Natural-log probabilities of the trained tokens, and entropies in nats of their distributions.
 
-    `squared_N` are the sums of the squared probabilities of those distributions, if they were asked for.
+    Entropies are NaN if they were not asked for. `squared_N` are the sums of the squared probabilities of those
+    distributions, None if they were not asked for.
     """
 
     logprobs_N: torch.Tensor
@@ -56,7 +58,14 @@ class TokenScorer:
         self._parts = _split(module)
         self._recomputation = LayerRecomputation(module) if recompute else None
 
-    def __call__(self, micro: MicroBatch, *, entropy_gradient: bool = False, with_squares: bool = False) -> TokenScores:
+    def __call__(
+        self,
+        micro: MicroBatch,
+        *,
+        entropy_gradient: bool = False,
+        with_squares: bool = False,
+        with_entropy: bool = True,
+    ) -> TokenScores:
         recomputation = self._recomputation if torch.is_grad_enabled() else None
         again = nullcontext if micro.tree is None else partial(tree_attention, self._module)
         without = nullcontext() if self._has_adapter else adapter_disabled(self._module)
@@ -66,13 +75,16 @@ class TokenScorer:
         if micro.masks is not None:
             micro.masks.apply(logits_NV)
         logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
+        logprobs_N = logprobs_NV.gather(1, micro.targets_N[:, None])[:, 0]
+        if not with_entropy:
+            return TokenScores(logprobs_N, torch.full_like(logprobs_N, math.nan))
         with torch.set_grad_enabled(torch.is_grad_enabled() and entropy_gradient):
             # Both give the probabilities. exp is faster, except where a mask makes it underflow.
             probs_NV = logprobs_NV.exp() if micro.masks is None else torch.softmax(logits_NV, dim=-1)
             del logits_NV
             entropies_N = -(probs_NV * logprobs_NV).sum(-1)
         squared_N = probs_NV.detach().square().sum(-1) if with_squares else None
-        return TokenScores(logprobs_NV.gather(1, micro.targets_N[:, None])[:, 0], entropies_N, squared_N)
+        return TokenScores(logprobs_N, entropies_N, squared_N)
 
     def _logits(self, micro: MicroBatch) -> torch.Tensor:
         base, head = self._parts or (self._module, None)
@@ -141,6 +153,7 @@ class MiniBatchUpdater:
         """Apply the settings of `job` from now on."""
         self._objective = Objective(job)
         self._entropy_gradient = job.entropy_coeff != 0
+        self._sft_coeff = job.sft_coeff
         self._largest_pass = job.ppo_max_token_len
         self._largest_microbatch = None if self._objective.needs_whole_minibatch else job.ppo_max_token_len
 
@@ -170,19 +183,41 @@ class MiniBatchUpdater:
             for numbers, micro in self._microbatches(step.rows, trained, step.advantages_EL, self._largest_pass):
                 correction.record(numbers, micro.spread(self._policy(micro).logprobs_N))
 
-    def run(self, step: StepInput, chosen: Sequence[int], meter: Meter, *, on_policy: bool) -> None:
-        """Update the weights with the rows numbered `chosen`.
+    def run(
+        self,
+        step: StepInput,
+        chosen: Sequence[int],
+        meter: Meter,
+        *,
+        on_policy: bool,
+        demonstrations: Sequence[Row] = (),
+    ) -> None:
+        """Update the weights with the rows numbered `chosen`, and with `demonstrations` at the weight `sft_coeff`.
 
         The weights stay as they are without a learning signal (`actor/updates_without_signal`), or if the loss or its
         gradient is not finite (`actor/updates_not_finite`). `on_policy` tells that this is the first update of the
         step. Logprobs should then equal the recorded ones, and the gap is measured.
         """
-        with_signal = [number for number in chosen if step.advantages_EL[number].any()]
-        if not with_signal and not self._objective.trains_zero_advantage:
+        measured: Meter | None = Meter()
+        if self._objective.trains_zero_advantage or any(step.advantages_EL[number].any() for number in chosen):
+            measured = self.accumulate(step, chosen, on_policy=on_policy)
+        elif not demonstrations:
             meter.count("actor/updates_without_signal")
             return
-        measured = self.accumulate(step, chosen, on_policy=on_policy)
-        norm = None if measured is None else self._optimizer.update(step.lr)
+        if measured is not None and demonstrations:
+            supervised = self.accumulate_supervised(demonstrations, self._sft_coeff)
+            if supervised is not None:
+                supervised.add_from(measured)
+            measured = supervised
+        self._update(measured, step.lr, meter)
+
+    def run_supervised(self, demonstrations: Sequence[Row], lr: float, meter: Meter) -> None:
+        """Update the weights with demonstrations alone, as `run` does."""
+        self._update(self.accumulate_supervised(demonstrations, 1.0), lr, meter)
+
+    def _update(self, measured: Meter | None, lr: float, meter: Meter) -> None:
+        """Make the update of the accumulated gradient, unless its loss was not finite (None)."""
+        norm = None if measured is None else self._optimizer.update(lr)
         if measured is None or norm is None:
             meter.count("actor/updates_not_finite")
             return
@@ -213,6 +248,33 @@ class MiniBatchUpdater:
             # Last, because reading a number waits for the device: the next microbatch is collated during this pass.
             loss.total.backward()
         return measured
+
+    def accumulate_supervised(self, demonstrations: Sequence[Row], coefficient: float) -> Meter | None:
+        """Add the gradient of the supervised loss to that in the module, and return the loss `sft/loss`.
+
+        The loss is the mean of -log π over the trained tokens, in nats. Return None, and leave no gradient, if it is
+        not finite.
+        """
+        measured = Meter()
+        for share in self._supervised_shares(demonstrations):
+            if not torch.isfinite(share):
+                self._optimizer.discard()
+                return None
+            measured.add({"sft/loss": share.item()})
+            (coefficient * share).backward()
+        return measured
+
+    def measure_supervised(self, demonstrations: Sequence[Row]) -> float:
+        """Return the supervised loss of demonstrations under the current weights."""
+        with torch.no_grad():
+            return sum(share.item() for share in self._supervised_shares(demonstrations))
+
+    def _supervised_shares(self, rows: Sequence[Row]) -> Iterator[torch.Tensor]:
+        """Yield the parts of the supervised loss, one for each microbatch."""
+        tokens = sum(row.tokens for row in rows)
+        ones_EL = torch.ones(len(rows), max(row.tokens for row in rows))
+        for _numbers, micro in self._microbatches(rows, range(len(rows)), ones_EL, self._largest_pass):
+            yield -self._policy(micro, with_entropy=False).logprobs_N.sum() / tokens
 
     def _microbatches(
         self, rows: Sequence[Row], chosen: Sequence[int], advantages_EL: torch.Tensor, max_tokens: int | None

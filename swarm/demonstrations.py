@@ -154,7 +154,7 @@ def _lines_of_parquet(path: Path) -> bytes:
         ) from None
     try:
         rows = cast("list[dict[str, Any]]", parquet.read_table(path).to_pylist())
-    except pyarrow.lib.ArrowException as error:
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         raise BadRequest(f"{path}: no Parquet file: {error}", param="demonstrations") from error
     return b"".join(json.dumps(_without_nulls(row), ensure_ascii=False).encode() + b"\n" for row in rows)
 

@@ -296,21 +296,12 @@ class FakeTrainer:
             await asyncio.sleep(self._step_delay_s)
             self._sampler.weight_version += 1
         self._step = batch.step
-        rewards = [episode.reward for episode in batch.episodes]
-        mean = sum(rewards) / len(rewards)
+        metrics = {"actor/grad_norm": 1.0 / (1 + batch.step), **_of_rewards(batch), **_of_demonstrations(batch)}
         return StepReport(
             batch_id=batch.batch_id,
             step=batch.step,
             weight_version=self._version(),
-            metrics={
-                "critic/score/mean": mean,
-                "critic/score/std": math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards)),
-                "actor/pg_loss": 0.0,
-                "actor/grad_norm": 1.0 / (1 + batch.step),
-                "actor/entropy": 1.0,
-                "actor/ppo_kl": 0.0,
-                "actor/trained_tokens": float(sum(episode.trained_tokens for episode in batch.episodes)),
-            },
+            metrics=metrics,
             advantages=_centred_rewards(batch),
         )
 
@@ -328,6 +319,28 @@ class FakeTrainer:
 
     def _version(self) -> WeightVersion:
         return WeightVersion(version=self._sampler.weight_version, step=self._step, published_at=time.time())
+
+
+def _of_rewards(batch: TrainBatch) -> dict[str, float]:
+    rewards = [episode.reward for episode in batch.episodes]
+    if not rewards:
+        return {}
+    mean = sum(rewards) / len(rewards)
+    return {
+        "critic/score/mean": mean,
+        "critic/score/std": math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / len(rewards)),
+        "actor/pg_loss": 0.0,
+        "actor/entropy": 1.0,
+        "actor/ppo_kl": 0.0,
+        "actor/trained_tokens": float(sum(episode.trained_tokens for episode in batch.episodes)),
+    }
+
+
+def _of_demonstrations(batch: TrainBatch) -> dict[str, float]:
+    if not batch.demonstrations:
+        return {}
+    losses = {"sft/loss": 1.0 / batch.step}
+    return {**losses, "sft/held_out_loss": 1.0 / batch.step} if batch.held_out else losses
 
 
 def _centred_rewards(batch: TrainBatch) -> dict[str, float]:

@@ -85,6 +85,7 @@ def _spread(name: str) -> tuple[str, ...]:
 
 REWARD, RATIO, NATS, TOKENS, COUNT, SECONDS, LOSS = "reward", "ratio", "nats", "tokens", "count", "seconds", "loss"
 GAE, GRAMMAR = "`algorithm: gae`", "turns under a grammar"
+DEMONSTRATIONS = "`sft_steps`, `sft_coeff`"
 CORRECTION = "`rollout_is`, or `policy_loss: bypass_mode`"
 
 STEP_METRICS: tuple[StepMetric, ...] = (
@@ -178,6 +179,12 @@ STEP_METRICS: tuple[StepMetric, ...] = (
         CORRECTION,
     ),
     StepMetric(("rollout_corr/*",), RATIO, "perplexities of π_prox (training) and π_rollout, and ratios", CORRECTION),
+    StepMetric(("sft/loss",), NATS, "-log π, mean over the trained tokens of the demonstrations", DEMONSTRATIONS),
+    StepMetric(
+        ("sft/held_out_loss",), NATS, "the same of the held-out ones, after the step", "`sft_steps`, in some ten steps"
+    ),
+    StepMetric(("sft/demonstrations",), COUNT, "demonstrations of the step", DEMONSTRATIONS),
+    StepMetric(("sft/trained_tokens",), TOKENS, "Σ tokens of their replies", DEMONSTRATIONS),
     StepMetric(("timing/drain_s",), SECONDS, "from the complete batch to the end of its last episode"),
     StepMetric(("timing_s/prepare",), SECONDS, "rows, advantages and π_prox"),
     StepMetric(("timing_s/update_actor",), SECONDS, "all updates of the step"),

@@ -123,6 +123,7 @@ class SwarmClient(Blocking[ClientCalls]):
     set_mixture = blocking(ClientCalls.set_mixture)
     agree_to_train = blocking(ClientCalls.agree_to_train)
     launch = blocking(ClientCalls.launch)
+    add_demonstrations = blocking(ClientCalls.add_demonstrations)
     find_launch = blocking(ClientCalls.find_launch)
     take_lease = blocking(ClientCalls.take_lease)
     release_lease = blocking(ClientCalls.release_lease)

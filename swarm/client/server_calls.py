@@ -473,6 +473,19 @@ def _last_step(known: Sequence[MetricPointView | EvaluationView], after_step: in
     return known[-1].step if known else after_step
 
 
+def name_by_digest(job: TrainJob) -> tuple[TrainJob, Path | None]:
+    """Return the job with its demonstrations named by their digest, and the file that has them.
+
+    The file is None where the job has no demonstrations, or names their digest itself. Raises BadRequest for a file
+    that cannot be read.
+    """
+    if job.demonstrations is None or is_digest(job.demonstrations):
+        return job, None
+    path = Path(job.demonstrations)
+    digest = digest_demonstrations(read_demonstration_file(path))
+    return job.model_copy(update={"demonstrations": digest}), path
+
+
 def names_file(job: Mapping[str, Any]) -> bool:
     """Return whether the demonstrations of a job are a file, which a client uploads before it sends the job."""
     name = job.get("demonstrations")

@@ -118,8 +118,8 @@ def _opened(program: Path, options: argparse.Namespace, addresses: Mapping[str, 
         yield stack.enter_context(ProgramProcess(place, shaping=shaping, router=router))
 
 
-def _print_step(role: str, step: int, reward: float) -> None:
-    _say(f"{role}step {step}: reward {reward:.3f}")
+def _print_step(role: str, step: int, description: str) -> None:
+    _say(f"{role}step {step}: {description}")
 
 
 def _print_fault(role: str, found: GuardView) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarm.client import Evaluation, SwarmClient
-from swarm.errors import EngineFailure, EngineNotReady
+from swarm.errors import EngineFailure, EngineNotReady, RolloutPaused, TrainingComplete
+from swarm.job import TrainJob
 from swarm.schemas import STOP_RULES, EngineState, PoolView, Status
 
 Measure = Callable[[], Evaluation]
@@ -16,6 +17,8 @@ Measure = Callable[[], Evaluation]
 TOKENS = ("rollout/trained_tokens", "actor/trained_tokens")
 """The metric of a step that counts the tokens the model wrote in its episodes. Engine `fake` uses the second name."""
 POLL_S = 0.1
+ASKING = "demonstrations"
+"""The task of a request to begin an episode that only asks for the supervised steps."""
 MAX_MEASUREMENTS = 3
 """Weights change during a measurement only if other clients train too, or if a timeout completes a batch."""
 
@@ -141,6 +144,22 @@ class AmountGate(ChunkGate):
             self._used += sum(next((p.metrics[name] for name in TOKENS if name in p.metrics), 0.0) for p in points)
             self._step = points[-1].step
         return self._used
+
+
+def until_demonstrated(client: SwarmClient, job: TrainJob) -> Status:
+    """Have the server train the demonstrations of its job, wait until that is done, and return the status.
+
+    The first supervised step waits for a client that asks to begin an episode, so that the model can be scored before.
+    Raises EngineFailure or EngineNotReady if the engine fails or is stopped.
+    """
+    while (status := until_rest(client)).step < job.sft_steps:
+        try:
+            episode_id, _ = client.begin_episode(task_id=ASKING, wait_timeout=0)
+        except (RolloutPaused, TrainingComplete):
+            time.sleep(POLL_S)
+        else:
+            client.abort_episode(episode_id)
+    return status
 
 
 def until_rest(client: SwarmClient) -> Status:

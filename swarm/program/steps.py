@@ -1,10 +1,10 @@
-"""The watch over training steps: it reports each step and its mean reward as it is done, and what the guard does."""
+"""The watch over training steps: it reports each step as it is done, and what the guard does."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 
 from swarm.client import SwarmClient
@@ -12,6 +12,7 @@ from swarm.errors import SwarmError
 from swarm.schemas import GuardView
 
 REWARD = "critic/score/mean"
+LOSS, HELD_OUT_LOSS = "sft/loss", "sft/held_out_loss"
 WATCH_S = 0.5
 LAST_TIMEOUT_S = 60.0
 """The longest wait for the watcher at the end, which may be asking a server that no longer answers."""
@@ -19,9 +20,9 @@ LAST_TIMEOUT_S = 60.0
 
 @contextmanager
 def watch_steps(
-    client: SwarmClient, on_step: Callable[[int, float], None], on_guard: Callable[[GuardView], None]
+    client: SwarmClient, on_step: Callable[[int, str], None], on_guard: Callable[[GuardView], None]
 ) -> Generator[None]:
-    """Call `on_step` from a thread with each finished step and its mean reward (nan if there is none).
+    """Call `on_step` from a thread with each finished step and its description.
 
     Call `on_guard` with each fault that the guard of the server finds. Steps that it has undone are reported again once
     they are done anew.
@@ -42,7 +43,7 @@ def watch_steps(
         known = status.guard
         for point in client.metrics(after_step=last):
             last = point.step
-            on_step(point.step, point.metrics.get(REWARD, math.nan))
+            on_step(point.step, describe_step(point.metrics))
 
     def watch() -> None:
         while not ended.wait(WATCH_S):
@@ -57,3 +58,10 @@ def watch_steps(
         ended.set()
         watcher.join(LAST_TIMEOUT_S)
     tell()
+
+
+def describe_step(metrics: Mapping[str, float]) -> str:
+    """Return what a step was about: its mean reward, or the loss of its demonstrations in nats per token."""
+    shown = {"reward": REWARD, "loss": LOSS, "held-out loss": HELD_OUT_LOSS}
+    parts = [f"{name} {metrics[metric]:.3f}" for name, metric in shown.items() if metric in metrics]
+    return "  ".join(parts) or f"reward {math.nan}"

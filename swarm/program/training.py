@@ -27,7 +27,7 @@ from swarm.job import TrainJob
 from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, RecordedSession, model_of, open_session
 from swarm.program.base import PLAIN, Program, answer_in_turn, named_exits, rewards_of
 from swarm.program.faults import ServerWatch, fault_of
-from swarm.program.gates import POLL_S, until_rest
+from swarm.program.gates import POLL_S, until_demonstrated, until_rest
 from swarm.program.limits import reply_limit
 from swarm.program.order import TaskOrder, give_up_dead
 from swarm.program.roles import ONE_ROLE, Servers, clients_of, open_episodes
@@ -98,6 +98,7 @@ def train(
         raise EnvironmentInvalid("the job has no end: set total_steps", param="total_steps")
     for client in clients.values():
         give_up_dead(client)
+    until_demonstrated(first, job)
     order = TaskOrder(program, environment, job, first.task_counts(), initial_step=_initial_step(first, job))
     watch = ServerWatch(first)
     failures = 0

@@ -54,6 +54,8 @@ class Admission:
         self._running: Counter[EpisodeType] = Counter()
         self._lines: OrderedDict[Kind, Line] = OrderedDict()
         self._train_left = asyncio.Event()
+        self.asked = asyncio.Event()
+        """Set once somebody has asked to begin a train episode."""
 
     def running(self, episode_type: EpisodeType) -> int:
         return self._running[episode_type]
@@ -82,6 +84,8 @@ class Admission:
         help.
         """
         kind = (episode_type, data_source)
+        if episode_type is EpisodeType.TRAIN:
+            self.asked.set()
         is_first = task_id not in self._lines.get(kind, ())
         if is_first and self._obstacle(kind, task_id) is None:
             return self.take(episode_type, data_source, task_id)

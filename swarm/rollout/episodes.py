@@ -347,6 +347,13 @@ class Episodes:
             self.batch_ready.clear()
             await self.batch_ready.wait()
 
+    async def until_asked(self) -> None:
+        """Wait until somebody has asked to begin a train episode."""
+        await self._admission.asked.wait()
+
+    def is_asked(self) -> bool:
+        return self._admission.asked.is_set()
+
     @property
     def policy(self) -> BatchPolicy:
         """The policy of the batch being filled."""

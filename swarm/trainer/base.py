@@ -34,6 +34,14 @@ class BatchSource(Protocol):
         """Return the batch and close it: episodes that end later belong to the next batch."""
         ...
 
+    def is_asked(self) -> bool:
+        """Return whether somebody has asked to begin a train episode since the server started."""
+        ...
+
+    async def until_asked(self) -> None:
+        """Wait until `is_asked` returns True."""
+        ...
+
     def fill(self, step: int) -> None:
         """Collect the batch of this step from now on, under the settings of that step."""
         ...

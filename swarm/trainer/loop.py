@@ -221,7 +221,7 @@ class TrainLoop:
 
     @property
     def _may_take_batch(self) -> bool:
-        is_ready = self._is_supervised or self.source.is_batch_ready()
+        is_ready = self._may_supervise if self._is_supervised else self.source.is_batch_ready()
         return not self._done and self.evaluations.present is None and is_ready
 
     @property
@@ -230,10 +230,17 @@ class TrainLoop:
         step = self.lifecycle.weights.step + 1
         return self.job.at(step).is_supervised(step)
 
+    @property
+    def _may_supervise(self) -> bool:
+        """True unless the first step waits for a client, which may score the model before it asks for an episode."""
+        return self.lifecycle.weights.step > 0 or self.source.is_asked()
+
     async def _until_batch_may_be_taken(self) -> None:
         await self.evaluations.closed()
         if not self._is_supervised:
             await self.source.until_batch_ready()
+        elif not self._may_supervise:
+            await self.source.until_asked()
 
     async def _unless_interrupted(self, *reasons: Awaitable[object]) -> None:
         """Wait for the first of `reasons` or an interruption."""

@@ -107,6 +107,20 @@ class MeasuredScores:
             remembered.keep(measured.score)
         return found
 
+    def after_demonstrations(self) -> None:
+        """Train the demonstrations of the job and score what they made of the model, if reward follows.
+
+        A score that the server has is not measured again.
+        """
+        from swarm.program.gates import until_demonstrated
+
+        steps, total = self._job.sft_steps, self._job.total_steps
+        if not steps or until_demonstrated(self._client, self._job).step != steps or steps == total:
+            return
+        if (recorded := self._on_server(steps)) is None:
+            recorded = self._keep(self._measure())
+        _show_score("now", f"{recorded.score.text}, after the demonstrations")
+
     def final(self, record: TrainingRecord, step: int) -> HeldOutStep:
         """Return the score of the present weights, those of `step`, which is measured if no record has it.
 

@@ -96,6 +96,7 @@ def train(
 
         with plain_httpx():
             from swarm.cli.train.training_folder import free_name, new_record, open_folder
+            from swarm.client.server_calls import name_by_digest
             from swarm.environments.server import open_environment
             from swarm.program.roles import refuse_roles
 
@@ -106,7 +107,9 @@ def train(
             "--url", url, f"python -m swarm.program {program or 'PROGRAM'} --server ROLE=URL --job ROLE=FILE ..."
         )
         with open_environment(env) as environment:
-            train_job = _job_of(job, env, environment.name, chosen, model=model, name=name, seed=seed)
+            train_job, demonstrations = name_by_digest(
+                _job_of(job, env, environment.name, chosen, model=model, name=name, seed=seed)
+            )
             tasks = _count_tasks(environment, eval_episodes, few_tasks=few_tasks)
             directory = home or options.training_folder(train_job.experiment_name)
             other = free_name(directory, "-", first=2)
@@ -114,7 +117,17 @@ def train(
             wanted = new_record(train_job, env, environment, options.program_file(program, env))
             sinks = options.chosen_sinks(no_record, log)
             training = _Training(
-                env, environment, program, chosen, train_job, tasks, eval_every, score_again, workers, sinks
+                env,
+                environment,
+                program,
+                chosen,
+                train_job,
+                tasks,
+                eval_every,
+                score_again,
+                workers,
+                sinks,
+                demonstrations,
             )
             with open_folder(directory, beside, fresh=fresh) as folder:
                 figures = training.carry_out(folder, wanted, url, fresh=fresh)
@@ -127,7 +140,7 @@ class _Training:
 
     `env` and `file` are the environment and the program as the user named them. `tasks` is the number of held-out tasks
     of each score. With `score_again`, the end of the training is scored once more. `workers` is the number of
-    concurrent episodes. A new server records the training in `sinks`.
+    concurrent episodes. A new server records the training in `sinks`. The job names `demonstrations` by their digest.
     """
 
     env: str
@@ -140,6 +153,7 @@ class _Training:
     score_again: bool
     workers: int
     sinks: list[str]
+    demonstrations: Path | None
 
     def carry_out(
         self, folder: TrainingFolder, wanted: TrainingRecord, url: str | None, *, fresh: bool
@@ -164,6 +178,8 @@ class _Training:
             SwarmClient(address, token=options.token_of("commander"), client_id=own_name()) as client,
             FaultLog() as faults,
         ):
+            if self.demonstrations is not None:
+                client.add_demonstrations(self.demonstrations)
             status = start_run(client, folder, record, self.job, fresh=fresh)
             if not self._is_over(status):
                 # Scores of an earlier end are not those of the next one.
@@ -180,6 +196,7 @@ class _Training:
                 evaluator_beside(self.job, self.env, self.file, address, directory),
                 watch_steps(client, _show_step, _show_fault),
             ):
+                scores.after_demonstrations()
                 done = train_program(
                     client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate, faults=faults
                 )
@@ -358,5 +375,5 @@ def _show_fault(found: GuardView) -> None:
     typer.echo(f"guard: {found.sentence} {found.advice}", err=True)
 
 
-def _show_step(step: int, reward: float) -> None:
-    typer.echo(f"step {step:4d}  reward {reward:.3f}", err=True)
+def _show_step(step: int, description: str) -> None:
+    typer.echo(f"step {step:4d}  {description}", err=True)

@@ -133,6 +133,7 @@ class Learner:
             **describe_batch(followed.batch, rows, advantages_EL, weight_version),
             **({} if targets is None else _describe_critic(rows, targets, advantages_EL)),
             **followed.metrics,
+            **(_describe_demonstrations(demonstrations) if demonstrations else {}),
             **meter.read(),
             **({} if correction is None else correction.metrics()),
             "actor/lr": lr,
@@ -159,8 +160,7 @@ class Learner:
             "actor/grad_norm": 0.0,
             **meter.read(),
             **loss,
-            "sft/demonstrations": float(len(rows)),
-            "sft/trained_tokens": float(sum(row.tokens for row in rows)),
+            **_describe_demonstrations(rows),
             "actor/lr": lr,
             "timing_s/prepare": prepared - started,
             "timing_s/update_actor": updated - prepared,
@@ -260,6 +260,11 @@ def _describe_critic(rows: Sequence[Row], targets: ValueTargets, advantages_EL: 
     tokens_E = torch.tensor([row.tokens for row in rows])
     mask_EL = torch.arange(advantages_EL.shape[1])[None] < tokens_E[:, None]
     return describe_values(targets.values_EL, advantages_EL, targets.returns_EL, mask_EL)
+
+
+def _describe_demonstrations(rows: Sequence[Row]) -> dict[str, float]:
+    tokens = float(sum(row.tokens for row in rows))
+    return {"sft/demonstrations": float(len(rows)), "sft/trained_tokens": tokens}
 
 
 def read_checkpoint(directory: Path) -> tuple[CheckpointInfo, dict[str, Any]]:

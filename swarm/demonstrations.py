@@ -117,7 +117,8 @@ def write_demonstrations(conversations: Iterable[tuple[Iterable[Message], Iterab
 def _parse(line: bytes) -> Demonstration:
     """Return the demonstration of a line. Raise ValueError with what is wrong with it."""
     try:
-        parsed = _Line.model_validate(json.loads(line))
+        given = json.loads(line)
+        parsed = _Line.model_validate(given)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
@@ -137,9 +138,9 @@ def _parse(line: bytes) -> Demonstration:
         message = parsed.messages[place]
         if not message.content and not message.tool_calls:
             raise ValueError(f"messages.{place}: a reply needs content or tool_calls")
-    messages = [each.model_dump(exclude={"weight"}, exclude_unset=True) for each in parsed.messages]
-    tools = [each.model_dump() for each in parsed.tools]
-    return Demonstration(tuple(messages), tuple(tools), tuple(trained))
+    # As they were given: a chat template shows tools with their keys in the order of the request.
+    messages = [{key: value for key, value in each.items() if key != "weight"} for each in given["messages"]]
+    return Demonstration(tuple(messages), tuple(given.get("tools", ())), tuple(trained))
 
 
 def _lines_of_parquet(path: Path) -> bytes:

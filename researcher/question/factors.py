@@ -81,6 +81,8 @@ _NO_FACTORS: Mapping[str, str] = MappingProxyType(
         "guard": "a study watches the curves of its runs itself, by the same rules, and ends a run that is lost",
         "mixture": "all tasks of an environment are of one source: compare environments with --train-env",
         **dict.fromkeys(("gdpo_reward_keys", "gdpo_reward_weights"), _ONE_REWARD),
+        "demonstrations": "all arms have the same ones, from --job: an arm with sft_steps 0 does without them",
+        "sft_held_out": "it says how many demonstrations are measured instead of trained",
         "sampler_options": "these are options of the sampler's own process: begin a study for each, with --job",
     }
 )
@@ -199,6 +201,10 @@ _SPECS: tuple[FactorSpec, ...] = (
     _spec("critic_lr", "critic's learning rate", "critic learning rate", usual=(1e-3, 3e-3)),
     _spec("critic_warmup", "critic's warm-up", "critic warmup", usual=(0, 5)),
     _spec("cliprange_value", "critic's clip range", usual=(0.2, 0.5)),
+    _spec("sft_steps", "supervised steps", "sft steps", "steps of supervised training", usual=(0, 20)),
+    _spec("sft_batch_size", "demonstrations per step", "sft batch size", usual=(8, 16)),
+    _spec("sft_lr", "supervised learning rate", "sft learning rate", usual=(1e-5, 1e-4)),
+    _spec("sft_coeff", "weight of the supervised loss", "sft coefficient", usual=(0.0, 0.1)),
     _spec("tool_parser", "tool parser", usual=("hermes", "llama3_json")),
     _spec("reasoning_parser", "reasoning parser", usual=("none", "think")),
     _spec("verl", "settings of verl"),

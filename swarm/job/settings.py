@@ -209,7 +209,7 @@ class JobSettings(DescribedModel):
         str | None,
         Traits(
             fixed=f"the run has begun with its demonstrations: {NEW_RUN}",
-            needs=(Need("sft_steps", 20, unless="has_sft_term"),),
+            needs=(Need("sft_steps", 5, unless="has_sft_term"),),
             is_spare=True,
         ),
     ] = Field(default=None, min_length=1, max_length=4096)

@@ -95,15 +95,13 @@ class TrainJob(JobSettings):
 
     def resolve(self) -> TrainJob:
         """Return the job with all default values filled in, except those that only a server can decide."""
-        has_adapter = self.lora_rank > 0
-        lr = default_lr(self.model, has_adapter=has_adapter) if self.lr is None else self.lr
+        lr = default_lr(self.model, has_adapter=self.lora_rank > 0) if self.lr is None else self.lr
         return self.model_copy(
             update={
                 **self._automatic_where_needed,
                 "engine": self.chosen_engine,
                 "sampler": self._known_sampler,
                 "lr": lr,
-                "sft_lr": default_sft_lr(self.model, has_adapter=has_adapter) if self.sft_lr is None else self.sft_lr,
                 "min_group": min(2, self.num_repeat) if self.min_group is None else self.min_group,
                 "loss_agg_mode": self.loss_agg_mode or AGGREGATION_BY_LOSS.get(self.policy_loss, "token-mean"),
                 "rollout_is": self.rollout_is or self._automatic_correction,
@@ -155,6 +153,8 @@ class TrainJob(JobSettings):
         }
         if self.has_critic:
             defaults["critic_lr"] = LR_OF_BUNDLED_MODELS.get(self.model, CRITIC_LR_DEFAULT)
+        if self.demonstrations is not None:
+            defaults["sft_lr"] = default_sft_lr(self.model, has_adapter=self.lora_rank > 0)
         return {name: default for name, default in defaults.items() if getattr(self, name) is None}
 
     @property

@@ -382,10 +382,11 @@ class SwarmServer:
             await self._fail(error.message)
 
     async def _fail(self, reason: str, *, has_diverged: bool = False) -> None:
-        logger.log(logging.INFO if self.ends_by_failure else logging.ERROR, "engine failed: %s", reason)
         async with self._commands:
             if self.lifecycle.state in STARTABLE:
+                # It was stopped meanwhile, and what the stop interrupted is no failure.
                 return
+            logger.log(logging.INFO if self.ends_by_failure else logging.ERROR, "engine failed: %s", reason)
             await self._move_if_recorded(EngineState.FAILED, reason, has_diverged=has_diverged)
             await self._tear_down("engine_failed")
 

@@ -19,9 +19,10 @@ def learning_rate(job: TrainJob, step: int) -> float:
 
     Supervised steps have a rate of their own, and warm-up and decay begin after them.
     """
-    assert job.lr is not None and job.sft_lr is not None, "a resolved job has learning rates"
     if job.is_supervised(step):
+        assert job.sft_lr is not None, "a resolved job with demonstrations has a learning rate for them"
         return job.sft_lr
+    assert job.lr is not None, "a resolved job has a learning rate"
     return job.lr * rate_ratio(
         job.lr_scheduler_type,
         step - job.sft_steps,

@@ -12,6 +12,7 @@ from swarm.job import TRAITS, TrainJob, build_job
 from swarm.live_settings import JobTimeline, check_effect
 
 BYPASS: dict[str, Any] = {"policy_loss": "bypass_mode"}
+DEMOS = {"demonstrations": "demos.jsonl", "sft_steps": 5}
 GDPO: dict[str, Any] = {"algorithm": "gdpo"}
 REMAX: dict[str, Any] = {"algorithm": "remax"}
 K1: dict[str, Any] = {**BYPASS, "rollout_rs": "token_k1"}
@@ -32,6 +33,9 @@ K3: dict[str, Any] = {**BYPASS, "rollout_rs": "token_k3"}
         ({"algorithm": "optimal_token_baseline", "engine": "verl"}, "v1 trainer"),
         ({"algorithm": "tir_optimal_token_baseline", "engine": "verl"}, "engine to local"),
         ({"lr_scheduler_type": "cosine"}, "set total_steps"),
+        ({**DEMOS, "total_steps": 4}, "sft_steps (5) must not exceed total_steps (4)"),
+        ({**DEMOS, "engine": "verl"}, "engine verl does not train on demonstrations"),
+        ({**DEMOS, "use_kl_loss": True}, "use_kl_loss would hold the model to its weights before the sft_steps"),
         ({"lr_scheduler": "cosine"}, "did you mean 'lr_scheduler_type'"),
         ({"policy_loss": "dro"}, "needs dro_beta"),
         ({"policy_loss": "dro", "dro_beta": 0}, "dro_beta"),
@@ -64,6 +68,7 @@ GIVEN: dict[str, Any] = {
     "clip_ratio_low": 0.1, "clip_ratio_high": 0.28, "clip_ratio_c": 4, "loss_scale_factor": 64,
     "rollout_is_threshold": 2.0, "dro_beta": 0.1, "loss_type": "ppo_clip", "rollout_is_batch_normalize": True,
     "rollout_rs": "token_k1", "rollout_rs_threshold": 2, "kl_loss_coef": 0.001, "kl_loss_type": "k1",
+    "sft_steps": 5, "sft_batch_size": 8, "sft_lr": 1e-4, "sft_coeff": 0.1, "sft_held_out": 0.2,
 }  # fmt: skip
 """A value of every setting that needs another one, its default where it has one."""
 UNMET: dict[str, dict[str, Any]] = {

@@ -51,7 +51,7 @@ def test_supervised_steps_wait_for_a_client_and_then_hold_episodes_back(start_se
     with SwarmClient(server.url) as client:
         status = client.auto_sync_train_config_and_start_engine(job)
         assert (status.state, status.step) == ("ROLLING", 0)
-        assert client.job().job["demonstrations"].startswith("sha256:")
+        assert (client.job().job or {})["demonstrations"].startswith("sha256:")
         with pytest.raises(RolloutPaused, match="demonstrations are trained up to step 6"):
             client.begin_episode(task_id="t", wait_timeout=0)
         episode_id, _ = client.begin_episode(task_id="t", wait_timeout=60)

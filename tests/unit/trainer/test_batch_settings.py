@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,8 +30,10 @@ OTHERS: dict[str, Any] = {
     "kl_loss_coef": 0.5, "kl_loss_type": "k2", "dro_beta": 0.7, "loss_type": "reinforce",
     "rollout_is_batch_normalize": True, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.95_1.05",
     "gdpo_reward_weights": [1.0, -2.0], "lam": 0.5, "critic_lr": 1e-2, "critic_warmup": 4, "cliprange_value": 0.01,
+    "sft_lr": 0.1, "sft_coeff": 0.5,
 }  # fmt: skip
 """Another value of every setting that is read when a batch is trained."""
+DEMONSTRATIONS: dict[str, Any] = {"demonstrations": "sha256:0", "sft_coeff": 0.1}
 GAE: dict[str, Any] = {"algorithm": "gae", "ppo_epochs": 2}
 BYPASS: dict[str, Any] = {"policy_loss": "bypass_mode"}
 PRESENT: dict[str, dict[str, Any]] = {
@@ -44,6 +47,8 @@ PRESENT: dict[str, dict[str, Any]] = {
     "rollout_is_batch_normalize": {**BYPASS, "loss_type": "reinforce", "rollout_is": "token"},
     "rollout_rs": {**BYPASS, "rollout_rs": "token_k3", "rollout_rs_threshold": 1.05},
     "rollout_rs_threshold": {**BYPASS, "rollout_rs": "token_k1", "rollout_rs_threshold": 2.0},
+    "sft_lr": {**DEMONSTRATIONS, "sft_steps": 4, "use_kl_loss": False},
+    "sft_coeff": DEMONSTRATIONS,
 }
 """What a job has from the start that reads such a setting, where the job of the others would not."""
 
@@ -58,10 +63,15 @@ def after_two_steps(make_model: MakeModel, make_batch: MakeBatch) -> Callable[[T
         module = make_model()
         learner = learning.Learner(module, TrainJob.model_validate_json(settings))
         for step in (1, 2):
-            learner.step(with_named_rewards(make_batch(step=step)))
+            learner.step(batch_of(make_batch, step))
         return module, learner
 
     return lambda job: copy.deepcopy(train(job.model_dump_json()))
+
+
+def batch_of(make_batch: MakeBatch, step: int) -> TrainBatch:
+    batch = with_named_rewards(make_batch(step=step))
+    return replace(batch, demonstrations=batch.episodes[:3])
 
 
 def weights(module: torch.nn.Module) -> torch.Tensor:
@@ -85,10 +95,10 @@ def test_a_change_in_mid_run_trains_as_the_job_that_had_it_all_along(
     changed, learner = after_two_steps(job)
     throughout = make_model()
     other = learning.Learner(throughout, timeline.at(3))
-    for batch in (with_named_rewards(make_batch(step=step)) for step in (1, 2)):
-        other.step(TrainBatch(batch.batch_id, batch.step, batch.groups, job.resolve().model_dump(mode="json")))
-    third = with_named_rewards(make_batch(step=3))
-    measured = learner.step(TrainBatch(third.batch_id, 3, third.groups, timeline.settings_of(3))).metrics
+    for batch in (batch_of(make_batch, step) for step in (1, 2)):
+        other.step(replace(batch, settings=job.resolve().model_dump(mode="json")))
+    third = batch_of(make_batch, 3)
+    measured = learner.step(replace(third, settings=timeline.settings_of(3))).metrics
     expected = other.step(third).metrics
     assert torch.equal(weights(changed), weights(throughout))
     timing = {metric for metric in measured if metric.startswith("timing_s")}

@@ -22,6 +22,9 @@ ToolSpec = Mapping[str, Any]
 DEFAULT_DATA_SOURCE = "default"
 """The data source of tasks that name none."""
 
+KEEP_ALIVE_HEADER = "x-swarm-keep-alive"
+"""The header in which a model call asks for a sign of life every so many seconds, and is waited on without a limit."""
+
 
 class EpisodeType(StrEnum):
     """`train` episodes fill batches; `eval` episodes never train."""

@@ -21,8 +21,6 @@ MAX_ANSWER_CHARS = 2**20
 """The limit of one answer of an agent, as JSON: more than any model writes, and little enough for any grader."""
 MAX_TOOL_CALLS = 128
 """The limit of tool calls in one answer of an agent."""
-CALL_TIMEOUT_S = 180.0
-"""So long because a call may wait on the server while its weights change."""
 
 
 class Model:

@@ -24,7 +24,7 @@ from swarm.client.fault_log import FaultLog
 from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
 from swarm.errors import BadRequest, EngineFailure, EnvironmentFailure, EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.job import TrainJob
-from swarm.program.attempts import CALL_TIMEOUT_S, ModelKey, RecordedSession, model_of, open_session
+from swarm.program.attempts import ModelKey, RecordedSession, model_of, open_session
 from swarm.program.base import PLAIN, Program, answer_in_turn, named_exits, rewards_of
 from swarm.program.faults import ServerWatch, fault_of
 from swarm.program.gates import POLL_S, until_demonstrated, until_rest
@@ -32,6 +32,7 @@ from swarm.program.limits import reply_limit
 from swarm.program.order import TaskOrder, give_up_dead
 from swarm.program.roles import ONE_ROLE, Servers, clients_of, open_episodes
 from swarm.schemas import MAX_REPLIES, MAX_REPLY_TEXTS, EngineState, Status
+from swarm.tasks.agent import open_http
 from swarm.tasks.base import Split
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
@@ -104,7 +105,7 @@ def train(
     failures = 0
     sampling = EpisodeSampling(max_calls=attempt_calls, max_tokens=attempt_tokens)
     with (
-        httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http,
+        open_http(ConnectionStack()) as http,
         FaultLog() if faults is None else nullcontext(faults) as log,
     ):
         while (status := first.status()).step < job.total_steps:
@@ -214,7 +215,7 @@ def measure(
         max_tokens=attempt_tokens,
         fixed_sampling=fixed_sampling,
     )
-    with httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http:
+    with open_http(ConnectionStack()) as http:
         player = _Player.of(program, environment, http, clients)
 
         def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
@@ -372,7 +373,7 @@ def play(
     Raises ProgramFailure if the program raises anything but a SwarmError.
     """
     with (
-        httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack()) as http,
+        open_http(ConnectionStack()) as http,
         client.open_episode(item.task, EpisodeType.EVAL, temperature=EVAL_TEMPERATURE) as episode,
     ):
         try:

@@ -150,11 +150,18 @@ class ModelService:
         return find_overruled(request.params, self.defaults(episode).temperature)
 
     def call(
-        self, episode: RunningEpisode, request: ModelRequest, identity: CallIdentity, *, is_streamed: bool
+        self,
+        episode: RunningEpisode,
+        request: ModelRequest,
+        identity: CallIdentity,
+        *,
+        is_streamed: bool,
+        is_patient: bool = False,
     ) -> LogicalCall:
         """Return the call that this attempt belongs to: an earlier one, or a new one whose sampling begins.
 
-        Raise BadRequest or UnknownParameter for what a train episode cannot do, or AttemptLimit.
+        A patient call waits for its tokens without a limit. Raise BadRequest or UnknownParameter for what a train
+        episode cannot do, or AttemptLimit.
         """
         call = episode.calls.claim(identity)
         if call is not None:
@@ -163,7 +170,7 @@ class ModelService:
             return call
         number = episode.calls.next_number()
         choices = self._open(episode, request, number)
-        call = LogicalCall(identity, time.time(), is_streamed=is_streamed, number=number)
+        call = LogicalCall(identity, time.time(), is_streamed=is_streamed, is_patient=is_patient, number=number)
         episode.calls.add(call)
         call.start(self._carry_out(episode, call, choices))
         return call
@@ -288,6 +295,7 @@ class ModelService:
             params=choice.params,
             ended=lambda: episode.closed,
             has_left=lambda: call.has_left,
+            is_patient=call.is_patient,
             restart=restart,
         )
         async with aclosing(self.sampler.sample(draft)) as deltas:

@@ -132,11 +132,13 @@ class LogicalCall:
 
     A call runs as long as somebody reads it. Once the last reader has left, the call is cancelled and `is_abandoned`. A
     call that `is_sampled` is not cancelled, since only its record is missing. Only the events of a streamed call can be
-    read before its end; `has_left` tells whether some were. `names` are those of its attempts so far. `number` is the
-    number of the call in its episode.
+    read before its end; `has_left` tells whether some were. A call that `is_patient` waits for its tokens without a
+    limit. `names` are those of its attempts so far. `number` is the number of the call in its episode.
     """
 
-    def __init__(self, identity: CallIdentity, created: float, *, is_streamed: bool, number: int = 0) -> None:
+    def __init__(
+        self, identity: CallIdentity, created: float, *, is_streamed: bool, is_patient: bool = False, number: int = 0
+    ) -> None:
         """Build a call in progress. `created` is in seconds since the epoch."""
         self.call_id = uuid.uuid4().hex
         self.identity = identity
@@ -144,6 +146,7 @@ class LogicalCall:
         self.names = {identity.name} - {""}
         self.created = created
         self.is_streamed = is_streamed
+        self.is_patient = is_patient
         self.number = number
         self.has_left = False
         self.is_abandoned = False

@@ -36,7 +36,7 @@ class Draft:
     """A completion to sample, and the `asker` as messages name it.
 
     `ended` returns why the asker's episode is over, once it is. `has_left` returns whether the asker may have seen part
-    of the reply. `restart` forgets what was sampled.
+    of the reply. `restart` forgets what was sampled. The caller of a draft that `is_patient` waits without a limit.
     """
 
     request_id: str
@@ -46,6 +46,7 @@ class Draft:
     ended: Callable[[], str | None]
     has_left: Callable[[], bool]
     restart: Callable[[], None]
+    is_patient: bool = False
 
 
 @dataclass(slots=True)
@@ -68,8 +69,8 @@ class WaitingSampler:
         """Yield the tokens of one sampler from the first to the last.
 
         If a sampler dies, the completion is sampled again on the next one, unless part of it has left. Raise
-        RolloutPaused if no token comes for `max_wait_s` seconds, Crowded if other calls got some lately, and
-        EpisodeEnded if the episode ends meanwhile.
+        EpisodeEnded if the episode ends meanwhile. Unless the draft is patient, raise RolloutPaused if no token comes
+        for `max_wait_s` seconds, and Crowded if other calls got some lately.
         """
         while True:
             await self._until_served(draft)
@@ -93,10 +94,11 @@ class WaitingSampler:
     async def _until_served(self, draft: Draft) -> None:
         """Wait while the engine boots.
 
-        Raise RolloutPaused after `max_wait_s` seconds, or the reason why no engine will serve.
+        Raise the reason why no engine will serve, or RolloutPaused after `max_wait_s` seconds unless the draft is
+        patient.
         """
         lifecycle = self.lifecycle
-        if not await lifecycle.wait_until(SETTLED, self.max_wait_s):
+        if not await lifecycle.wait_until(SETTLED, None if draft.is_patient else self.max_wait_s):
             raise RolloutPaused(f"the engine is {lifecycle.state}: {lifecycle.reason}", retry_after_s=5)
         if not lifecycle.serving:
             raise lifecycle.refusal()
@@ -113,7 +115,8 @@ class WaitingSampler:
             # One limit is moved for each token: a new limit would cost more than all other work on the token here.
             async with asyncio.timeout(None) as limit:
                 while True:
-                    limit.reschedule(clock() + self.max_wait_s)
+                    if not draft.is_patient:
+                        limit.reschedule(clock() + self.max_wait_s)
                     delta = await anext(tokens, None)
                     limit.reschedule(None)
                     if delta is None:

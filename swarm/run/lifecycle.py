@@ -95,8 +95,8 @@ class EngineLifecycle:
             listener()
         await self._record(to, reason)
 
-    async def wait_until(self, states: frozenset[EngineState], timeout_s: float) -> bool:
-        """Return True as soon as the state is one of `states`, or False after `timeout_s` seconds."""
+    async def wait_until(self, states: frozenset[EngineState], timeout_s: float | None) -> bool:
+        """Return True as soon as the state is one of `states`, or False after `timeout_s` seconds (None: never)."""
         if self._state in states:
             return True
         try:

@@ -9,10 +9,13 @@ import httpx
 
 from swarm.errors import ServerUnreachable, error_class
 from swarm.tasks.base import TaskFamily
-from swarm.types import Message, Task, WorkflowOutput
+from swarm.types import KEEP_ALIVE_HEADER, Message, Task, WorkflowOutput
 
-# A server delays requests while its weights change; after this time the attempt fails.
-REQUEST_TIMEOUT = httpx.Timeout(180.0, connect=10.0)
+KEEP_ALIVE_S = 15.0
+"""The interval of the signs of life that a server is asked for while it works on a call."""
+SILENT_INTERVALS = 4
+"""A server that gives no sign of life for so many intervals is gone. One that is only slow gives them."""
+CONNECT_LIMIT_S = 30.0
 
 Conversation = Generator[dict[str, Any], Message, WorkflowOutput]
 
@@ -56,12 +59,12 @@ def run_agent(
 ) -> WorkflowOutput:
     """Attempt `task` with the model at `base_url` and return the output with its reward.
 
-    Pass a shared `http` client to keep connections alive. Raises ServerUnreachable if no answer comes, and otherwise
-    the error that the server names. An error is never a reward.
+    Pass a shared `http` client, as `open_http` returns it, to keep connections alive. Raises ServerUnreachable if no
+    answer comes, and otherwise the error that the server names. An error is never a reward.
     """
     if http is None:
         # Loading certificates takes longer than most attempts, and plain HTTP needs none.
-        with httpx.Client(timeout=REQUEST_TIMEOUT, verify=base_url.startswith("https:")) as own:
+        with open_http(verify=base_url.startswith("https:")) as own:
             return run_agent(
                 family, task, base_url=base_url, api_key=api_key, model=model, http=own, temperature=temperature
             )
@@ -86,15 +89,31 @@ def _as_history(reply: Message) -> Message:
     return message
 
 
+def open_http(
+    transport: httpx.BaseTransport | None = None, *, verify: bool = True, keep_alive_s: float = KEEP_ALIVE_S
+) -> httpx.Client:
+    """Return an HTTP client for model calls, which may take as long as the server works on them.
+
+    The server is asked for a sign of life every `keep_alive_s` seconds. So a slow server is waited for, and a server
+    that is gone is noticed.
+    """
+    timeout = httpx.Timeout(SILENT_INTERVALS * keep_alive_s, connect=CONNECT_LIMIT_S)
+    headers = {KEEP_ALIVE_HEADER: f"{keep_alive_s:g}"}
+    return httpx.Client(transport=transport, verify=verify, timeout=timeout, headers=headers)
+
+
 def no_answer(url: str, error: httpx.TransportError) -> ServerUnreachable:
     return ServerUnreachable(f"no answer from {url}: {type(error).__name__}: {error}; is the server running?")
 
 
 def assistant_message(response: httpx.Response) -> Message:
-    """Return the message of a chat completion, or raise the error that the server names."""
+    """Return the message of a chat completion, or raise the error that the server names.
+
+    A server that has given a sign of life can only name an error in the body: its status was sent before.
+    """
     try:
         body: Any = response.json()
-        if response.is_success:
+        if response.is_success and "error" not in body:
             return cast(Message, body["choices"][0]["message"])
         error = body["error"]
         code, message = str(error["code"]), str(error["message"])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,8 +14,9 @@ from pydantic_core import to_json
 
 from swarm.errors import EngineFailure, NotFound, SwarmError
 from swarm.gateway.dialects.fields import shown
+from swarm.gateway.dialects.keep_alive import answer_whole, interval_asked, unless_disconnected
 from swarm.gateway.http.auth import bearer
-from swarm.gateway.http.routes import DirectRoute, read_object, until_left
+from swarm.gateway.http.routes import DirectRoute, read_object
 from swarm.gateway.served import Served
 from swarm.rollout.completion import ModelService
 from swarm.rollout.deduplication import CallEvent, CallHead, CallIdentity, CallResult, NameKind, call_name
@@ -135,23 +135,32 @@ async def answer(request: Request, served: Served, dialect: Dialect[Asked]) -> R
     ignored = (*ignored, *service.find_overruled(episode, asked.call))
     headers = report_ignored(asked.call.model, ignored, service)
     identity = await _identity(request, dialect.path)
-    call = service.call(episode, asked.call, identity, is_streamed=asked.stream)
+    every_s = interval_asked(request, is_streamed=asked.stream)
+    call = service.call(episode, asked.call, identity, is_streamed=asked.stream, is_patient=every_s is not None)
     head = call.head(service.model_name)
     if asked.stream:
         frames = dialect.open_stream(asked, head, service.codec)
         events = call.events()
         # The first event is awaited before the response, so that a refused request is an HTTP error.
-        first = await _unless_disconnected(request, _first_of(events))
+        first = await unless_disconnected(request, _first_of(events))
         if first is None:
             await events.aclose()
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         headers |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
         return StreamingResponse(_sent(first, events, frames), media_type="text/event-stream", headers=headers)
-    completions = await _unless_disconnected(request, call.completed())
-    if completions is None:
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
-    reply = dialect.render(asked, CallResult(head, completions), service.codec)
-    return Response(to_json(reply), media_type="application/json", headers=headers)
+
+    async def rendered() -> bytes:
+        return to_json(dialect.render(asked, CallResult(head, await call.completed()), service.codec))
+
+    answered = await answer_whole(
+        request,
+        rendered(),
+        headers,
+        every_s=every_s,
+        ended=lambda: episode.closed,
+        render_error=lambda error: dialect.open_stream(asked, head, service.codec).fail(error)[-1].data,
+    )
+    return Response(status_code=CLIENT_CLOSED_REQUEST) if answered is None else answered
 
 
 def opened(request: Request, served: Served) -> tuple[ModelService, RunningEpisode]:
@@ -203,25 +212,6 @@ async def _identity(request: Request, route: str) -> CallIdentity:
     count = headers.get("x-stainless-retry-count", "")
     attempt = min(int(count), MAX_ATTEMPT) if count.isascii() and count.isdecimal() else 0
     return CallIdentity(digest.hexdigest(), attempt, name)
-
-
-Result = TypeVar("Result")
-
-
-async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """Return the result of the work, or None as soon as the client has disconnected."""
-    working = asyncio.ensure_future(work)
-    watching = asyncio.ensure_future(until_left(request.receive))
-    try:
-        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        working.cancel()
-        await asyncio.wait({working})
-        return None
-    finally:
-        watching.cancel()
-        working.cancel()
 
 
 async def _first_of(events: AsyncGenerator[Sequence[CallEvent]]) -> Sequence[CallEvent]:

@@ -15,16 +15,15 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TextIO
 
-import httpx
-
 from swarm.client.connections import ConnectionStack
 from swarm.client.transient_errors import is_transient
 from swarm.environments.base import Session
 from swarm.errors import BadRequest, ProgramFailure, SwarmError, Unavailable, error_class
 from swarm.processes.child import claim_stdout
-from swarm.program.attempts import CALL_TIMEOUT_S, RecordedSession, model_of
+from swarm.program.attempts import RecordedSession, model_of
 from swarm.program.base import Program, answer_in_turn, load_program
 from swarm.program.hosted.protocol import CallLine, FailureLine, FollowingLine, FromProgram, Line, ReadyLine
+from swarm.tasks.agent import open_http
 from swarm.types import Message
 
 MAX_FRAMES = 10
@@ -56,7 +55,7 @@ class Host:
         self._out = out
         self._lock = threading.Lock()
         self._following: dict[int, SimpleQueue[FollowingLine]] = {}
-        self._http = httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack())
+        self._http = open_http(ConnectionStack())
 
     def serve(self, lines: TextIO) -> None:
         """Serve calls until the driver closes its end."""

@@ -13,12 +13,15 @@ import httpx
 
 from swarm.client import ConnectionStack
 from swarm.errors import BadRequest, ServerUnreachable, Unauthorized
-from swarm.program.attempts import CALL_TIMEOUT_S
 from swarm.schemas import ErrorBody, ErrorDetail
 
 BASE_PATH = "/v1"
 """The end of the base URL of every episode."""
 MAX_BODY_BYTES = 64 * 2**20
+ANSWER_LIMIT_S = 900.0
+"""The longest silence of a server. The libraries of OpenAI and Anthropic wait for 600 s."""
+REQUEST_LIMIT_S = 180.0
+"""The longest silence of a program in the middle of its request."""
 _OF_ONE_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade"})
 _NOT_CARRIED = _OF_ONE_CONNECTION | {"host", "content-length", "authorization", "x-api-key"}
 
@@ -28,7 +31,7 @@ class KeyRouter:
 
     def __init__(self) -> None:
         self.base_urls: dict[str, str] = {}
-        self.http = httpx.Client(timeout=CALL_TIMEOUT_S, transport=ConnectionStack())
+        self.http = httpx.Client(timeout=ANSWER_LIMIT_S, transport=ConnectionStack())
         self._server = _Listener(self)
         self._thread = threading.Thread(target=self._server.serve_forever, name="key router", daemon=True)
         self._thread.start()
@@ -75,7 +78,7 @@ class _Listener(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = CALL_TIMEOUT_S
+    timeout = REQUEST_LIMIT_S
 
     def do_GET(self) -> None:
         self._carry()

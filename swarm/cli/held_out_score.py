@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from swarm.errors import BadRequest, EngineFailure
+from swarm.intervals import wilson
+from swarm.pass_at_k import PassAtK, pass_at_k
 
 if TYPE_CHECKING:
     from swarm.client import Evaluation
@@ -28,7 +31,7 @@ class HeldOutScore:
     """The mean of `n` rewards with its standard error and its 95 % interval. Unknown values are None.
 
     `failures` counts attempts without a reward, which are not among the `n`. `broken` counts the attempts among the `n`
-    that failed by a fault of the program.
+    that failed by a fault of the program. Each task had `attempts` attempts, which `pass_at_k` tells of.
     """
 
     mean: float | None
@@ -38,13 +41,16 @@ class HeldOutScore:
     n: int
     failures: int
     broken: int = 0
+    attempts: int = 1
+    pass_at_k: tuple[PassAtK, ...] = ()
 
     @property
     def text(self) -> str:
         """The score in one line."""
         if self.mean is None:
             return "no score"
-        counted = f"n={self.n}" + (f", {self.broken} of them broken by the program" if self.broken else "")
+        each = f", {self.attempts} at each task" if self.attempts > 1 else ""
+        counted = f"n={self.n}{each}" + (f", {self.broken} of them broken by the program" if self.broken else "")
         if self.low is None or self.high is None:
             return f"{self.mean:.3f} ({counted})"
         return f"{self.mean:.3f} (95 % from {self.low:.3f} to {self.high:.3f}, {counted})"
@@ -52,7 +58,7 @@ class HeldOutScore:
     @property
     def tasks(self) -> int:
         """The number of tasks that were attempted."""
-        return self.n + self.failures
+        return math.ceil((self.n + self.failures) / self.attempts)
 
     def figures(self) -> dict[str, Any]:
         return asdict(self)
@@ -67,23 +73,31 @@ class HeldOutStep:
     measured_at: datetime
 
 
-def score_of(evaluation: Evaluation) -> HeldOutScore:
+def score_of(evaluation: Evaluation, ks: Sequence[int] = (1,)) -> HeldOutScore:
+    """Return the score of an evaluation, in which each task had as many attempts as the largest of `ks`."""
     from swarm.client.evaluation import interval
 
     # Attempts at one task are not independent of each other.
     ends = _known(interval([statistics.fmean(each) for each in evaluation.rewards.values()]))
     failures, broken = len(evaluation.failures), len(evaluation.broken)
-    return HeldOutScore(evaluation.mean, evaluation.stderr, *ends, evaluation.n, failures, broken)
+    passes = pass_at_k(evaluation.solved, ks)
+    return HeldOutScore(
+        evaluation.mean, evaluation.stderr, *ends, evaluation.n, failures, broken, max(ks, default=1), passes
+    )
 
 
 def score_on_record(view: EvaluationView) -> HeldOutScore:
     """Return the score that an evaluator reported to a server."""
     from swarm.client.evaluation import interval_on_record
 
-    if view.mean is None or view.scored is None:
+    if view.mean is None or not view.scored:
         return HeldOutScore(None, None, None, None, view.scored or 0, view.failures or 0)
-    ends = _known(interval_on_record(view.mean, view.stderr, view.successes or 0, view.scored))
-    return HeldOutScore(view.mean, view.stderr, *ends, view.scored, view.failures or 0)
+    share = (view.successes or 0) / view.scored
+    passes = view.pass_at_k or (PassAtK(1, share, *wilson(share, view.scored), view.scored),)
+    return HeldOutScore(
+        view.mean, view.stderr, *_known(interval_on_record(view)), view.scored, view.failures or 0,
+        attempts=view.attempts, pass_at_k=passes,
+    )  # fmt: skip
 
 
 def mean_of(evaluation: Evaluation) -> float:

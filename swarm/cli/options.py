@@ -58,7 +58,7 @@ DATABASE_SINK = "database"
 
 def ks_of(text: str | None) -> tuple[int, ...]:
     """Return the numbers of --k, none without it. Raise BadRequest for anything else than numbers."""
-    from swarm.client.pass_at_k import read_ks
+    from swarm.pass_at_k import read_ks
 
     return () if text is None else read_ks(text)
 

@@ -18,6 +18,7 @@ from swarm.cli import options
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.held_out_score import count_tasks, mean_of, score_of, score_on_record, warning_of
 from swarm.errors import BadRequest, EngineFailure
+from swarm.pass_at_k import text_of
 
 if TYPE_CHECKING:
     from swarm.client import Evaluation, SwarmClient
@@ -135,12 +136,9 @@ class _Scorer:
 
 
 def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
-    from swarm.client.pass_at_k import pass_at_k
-
     began = time.monotonic()
     result = scorer.score(episodes)
-    score = score_of(result)
-    passes = pass_at_k(result.solved, scorer.ks)
+    score = score_of(result, scorer.ks)
     shown: dict[str, Any] = {
         **scorer.figures,
         "episodes": result.n,
@@ -149,7 +147,7 @@ def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
         "low": score.low,
         "high": score.high,
         "failures": len(result.failures),
-        "pass_at_k": [asdict(each) for each in passes],
+        "pass_at_k": [asdict(each) for each in score.pass_at_k],
         "weight_versions": sorted(result.weight_versions),
         "seconds": round(time.monotonic() - began, 2),
     }
@@ -160,8 +158,8 @@ def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
     typer.echo(
         f"{scorer.name}: {score.text}, weight version {versions}, {len(result.failures)} failed, {shown['seconds']} s"
     )
-    for passed in passes:
-        typer.echo(f"{passed.text}, {passed.tasks} tasks")
+    if score.pass_at_k:
+        typer.echo(text_of(score.pass_at_k))
 
 
 def _follow(client: SwarmClient, scorer: _Scorer, episodes: int | None, *, as_json: bool) -> None:

@@ -31,12 +31,12 @@ from swarm.errors import (
     SandboxUnavailable,
     SwarmError,
 )
+from swarm.intervals import Z95, wilson
 from swarm.schemas import EndEpisodeResponse, EpisodeView, EvaluationView
 from swarm.types import EpisodeType, Task, WorkflowOutput
 
 logger = logging.getLogger(__name__)
 
-Z95 = 1.96
 ROUNDING = 1e-9
 
 MAX_ATTEMPTS = 3
@@ -377,24 +377,19 @@ def interval(rewards: Sequence[float]) -> tuple[float, float]:
     return _normal(mean, statistics.stdev(rewards) / math.sqrt(number) if number > 1 else None)
 
 
-def interval_on_record(mean: float, stderr: float | None, successes: int, number: int) -> tuple[float, float]:
+def interval_on_record(score: EvaluationView) -> tuple[float, float]:
     """Return the 95 % interval of a recorded score, whose single rewards are not known.
 
-    If the rewards add up to the successes, they are taken to be all 0 or 1.
+    If the rewards add up to the successes, they are taken to be all 0 or 1. The ends are infinite without a score.
     """
-    if abs(mean * number - successes) <= ROUNDING * number:
-        return wilson(mean, number)
-    return _normal(mean, stderr)
+    if score.mean is None or not score.scored:
+        return -math.inf, math.inf
+    if abs(score.mean * score.scored - (score.successes or 0)) <= ROUNDING * score.scored:
+        # Attempts at one task are not independent, so the tasks are counted.
+        return wilson(score.mean, math.ceil(score.scored / score.attempts))
+    return _normal(score.mean, score.stderr)
 
 
 def _normal(mean: float, stderr: float | None) -> tuple[float, float]:
     margin = math.inf if stderr is None else Z95 * stderr
     return mean - margin, mean + margin
-
-
-def wilson(mean: float, number: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of so many (Wilson 1927, JASA 22:209-212)."""
-    shrunk = 1 + Z95**2 / number
-    centre = (mean + Z95**2 / (2 * number)) / shrunk
-    margin = Z95 / shrunk * math.sqrt(mean * (1 - mean) / number + Z95**2 / (4 * number**2))
-    return max(0.0, min(mean, centre - margin)), min(1.0, max(mean, centre + margin))

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from swarm.errors import BadRequest, Conflict, NotFound
 from swarm.ledger.queries import NEWEST_JOB
 from swarm.ledger.rows import EvaluationRow, EvaluationState
-from swarm.ledger.tables import EVALUATIONS, to_json
+from swarm.ledger.tables import EVALUATIONS, encode_passes, to_json
 from swarm.ledger.writes.events import insert_event
+from swarm.pass_at_k import PassAtK, levels_of, pass_at_k
 
 _OPEN = "state IN ('due', 'running')"
 
@@ -167,10 +168,10 @@ def end_evaluation(connection: sqlite3.Connection, step: int, report: Evaluation
     mean, stderr = scores.mean, scores.stderr
     connection.execute(
         "UPDATE evaluations SET state = 'done', ended_at = ?, scored = ?, successes = ?, failures = ?, mean = ?,"
-        " stderr = ?, reason = ?, payload_digest = ? WHERE evaluation_id = ?",
+        " stderr = ?, pass_at_k = ?, reason = ?, payload_digest = ? WHERE evaluation_id = ?",
         (
-            time.time(), len(scores.rewards), scores.successes, report.failures, mean, stderr, report.reason, digest,
-            row["evaluation_id"],
+            time.time(), len(scores.rewards), scores.successes, report.failures, mean, stderr,
+            encode_passes(scores.passes), report.reason, digest, row["evaluation_id"],
         ),
     )  # fmt: skip
     done = evaluation_of(connection, step)
@@ -183,7 +184,18 @@ def end_evaluation(connection: sqlite3.Connection, step: int, report: Evaluation
 class _Scores:
     rewards: Mapping[str, tuple[str, float]]
     """Task and reward of each episode."""
-    successes: int
+    solved: Mapping[str, Sequence[bool]]
+    """Whether each episode at a task solved it, by task."""
+
+    @property
+    def successes(self) -> int:
+        return sum(map(sum, self.solved.values()))
+
+    @property
+    def passes(self) -> tuple[PassAtK, ...]:
+        """Return pass@k, or nothing where no task had several attempts."""
+        attempts = max(map(len, self.solved.values()), default=0)
+        return pass_at_k(self.solved, levels_of(attempts)) if attempts > 1 else ()
 
     @property
     def mean(self) -> float:
@@ -213,7 +225,7 @@ def _scores_of(connection: sqlite3.Connection, evaluation: sqlite3.Row, episode_
         (to_json(list(episode_ids)),),
     )
     rewards: dict[str, tuple[str, float]] = {}
-    successes = 0
+    solved: dict[str, list[bool]] = defaultdict(list)
     for row in rows:
         is_ended = row["is_own"] and row["episode_type"] == "eval" and row["state"] == "completed"
         if not is_ended or row["begun_at"] < evaluation["due_at"]:
@@ -221,9 +233,12 @@ def _scores_of(connection: sqlite3.Connection, evaluation: sqlite3.Row, episode_
         versions = json.loads(row["weight_versions"])
         if set(versions) - {evaluation["weight_version"]}:
             raise _no_score(row["given"], evaluation["step"], f"versions {versions} sampled it")
+        if row["given"] in rewards:
+            # An episode that is reported twice is one attempt.
+            continue
         rewards[row["given"]] = row["task_id"], row["reward"]
-        successes += bool(row["is_success"])
-    return _Scores(rewards, successes)
+        solved[row["task_id"]].append(bool(row["is_success"]))
+    return _Scores(rewards, solved)
 
 
 def _no_score(episode_id: str, step: int, why: str) -> BadRequest:

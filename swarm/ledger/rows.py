@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from swarm.pass_at_k import PassAtK
 from swarm.schemas import EpisodeState
 from swarm.types import DEFAULT_DATA_SOURCE, EpisodeType, SamplingParams, Turn
 
@@ -302,7 +303,7 @@ class EvaluationRow:
 
     `episodes` is how many are wanted, `scored` how many there are, of which `successes` solved their task. `failures`
     are attempts without a reward. Fields after `due_at` are filled in as it proceeds. `mean` is of the rewards,
-    `stderr` is between tasks.
+    `stderr` is between tasks. `pass_at_k` is known where tasks had several attempts.
     """
 
     evaluation_id: int
@@ -320,6 +321,7 @@ class EvaluationRow:
     failures: int | None = None
     mean: float | None = None
     stderr: float | None = None
+    pass_at_k: tuple[PassAtK, ...] = ()
 
     @property
     def is_open(self) -> bool:

@@ -27,6 +27,7 @@ from swarm.ledger.rows import (
     StateRow,
 )
 from swarm.live_settings import JobChange
+from swarm.pass_at_k import PassAtK
 from swarm.types import Grammar, GrammarKind, SamplingParams, Turn
 
 SCHEMA_VERSION = 2
@@ -100,6 +101,14 @@ def _decode_params(stored: str) -> SamplingParams:
     if (grammar := params.get("grammar")) is not None:
         params["grammar"] = Grammar(GrammarKind(grammar["kind"]), grammar["text"])
     return SamplingParams(**params)
+
+
+def encode_passes(passes: Sequence[PassAtK]) -> str:
+    return to_json([asdict(each) for each in passes])
+
+
+def _decode_passes(stored: str) -> tuple[PassAtK, ...]:
+    return tuple(PassAtK(**each) for each in json.loads(stored))
 
 
 def to_sampling(stored: str) -> tuple[SamplingSettings, ...]:
@@ -268,6 +277,7 @@ TURNS = Table(
 EVALUATIONS = Table(
     "evaluations",
     EvaluationRow,
+    codecs={"pass_at_k": ColumnCodec("TEXT", encode_passes, _decode_passes)},
     evaluation_id="INTEGER PRIMARY KEY",
     job_id="INTEGER NOT NULL REFERENCES jobs",
     payload_digest="TEXT",

@@ -275,7 +275,7 @@ def _scores(status: Status) -> str | None:
     """Return the newest held-out score, and the evaluation that the next step waits for, or None."""
     parts: list[str] = []
     if (score := status.last_evaluation) is not None and score.mean is not None:
-        low, high = interval_on_record(score.mean, score.stderr, score.successes or 0, score.scored or 1)
+        low, high = interval_on_record(score)
         ends = f" ({low:.3f} to {high:.3f})" if math.isfinite(low) else ""
         parts.append(f"held-out score at step {score.step}: {score.mean:.3f}{ends}")
     if (due := status.evaluation) is not None:

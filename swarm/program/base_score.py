@@ -11,20 +11,20 @@ from typing import Any
 
 from swarm.client import SwarmClient
 from swarm.client.evaluation import interval
-from swarm.client.pass_at_k import PassAtK, pass_at_k
 from swarm.environments import Environment
 from swarm.environments.environment_check import CheckResult, CheckSeverity
+from swarm.job import TrainJob
+from swarm.pass_at_k import PassAtK, pass_at_k, text_of, upper_bound
 from swarm.program.base import PLAIN, Program
+from swarm.program.start import LEARNABLE_FROM, NEAR_ZERO, WAYS_ON
 from swarm.program.training import measure
 from swarm.tasks.base import Split
 
 EPISODES = 64
-LEARNABLE_FROM = 0.03
-"""Below this success rate most groups of a batch have no success at all, and so no gradient."""
+GROUP: int = TrainJob.model_fields["num_repeat"].default
+"""The attempts of a group in a job that does not say."""
 LEARNED_FROM = 0.95
-"""Above this success rate most groups of a batch have only successes, and so no gradient either."""
-WAYS_ON = "take easier tasks first, give partial credit, or try another model"
-"""The ways on where no attempt earns anything, so that reward alone teaches nothing."""
+"""Above this success rate most groups of a batch have only successes, and so no gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,14 @@ def _finding(score: BaseScore) -> tuple[CheckSeverity, str]:
     )
     if score.broken:
         message += f", {score.broken} of them broken by the program ({score.first_failure})"
-    for passed in score.passes:
-        message += f", {passed.text}"
+    if score.passes:
+        message += f", {text_of(score.passes)}"
     if score.failures:
         message += f", {score.failures} failed ({score.first_failure})"
     # With negative rewards, a mean near or below 0 does not show that no attempt earned anything.
     is_low = min(score.rewards) >= 0 and score.high < LEARNABLE_FROM
+    if score.passes:
+        is_low = is_low and upper_bound(score.passes, GROUP) < NEAR_ZERO
     if is_low or max(score.rewards) <= 0:
         message += f": {'hardly any' if max(score.rewards) > 0 else 'no'} attempt earned anything, so there is nothing "
         message += f"to learn from: {WAYS_ON}"

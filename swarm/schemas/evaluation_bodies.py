@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from swarm.pass_at_k import PassAtK
 from swarm.schemas.base import Body, Identifier
 
 MAX_EVALUATION_EPISODES = 100_000
@@ -61,7 +62,8 @@ class EvaluationView(Body):
 
     An evaluation that is `abandoned` has no score, for a `reason`. One is `rewound` if older weights were loaded later.
     `episodes` is the number of episodes wanted, `scored` the number of episodes in the score. `mean` is the mean of
-    their rewards, and `stderr` its standard error between tasks. Times are seconds since the epoch.
+    their rewards, and `stderr` its standard error between tasks. `pass_at_k` is empty
+    unless tasks had several attempts. Times are seconds since the epoch.
     """
 
     step: int
@@ -78,6 +80,12 @@ class EvaluationView(Body):
     failures: int | None = None
     mean: float | None = None
     stderr: float | None = None
+    pass_at_k: tuple[PassAtK, ...] = ()
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts at each task."""
+        return max((each.k for each in self.pass_at_k), default=1)
 
 
 class ClaimedEvaluation(Body):

@@ -416,3 +416,17 @@ def test_a_score_of_other_weights_or_of_a_train_episode_is_refused(start_server:
         train_step(http, 2)
         with pytest.raises(Conflict, match="have an evaluation already: it is due"):
             client.record_evaluation(2, [scored(http)])
+
+
+def test_a_score_of_several_attempts_carries_pass_at_k_and_counts_an_episode_once(start_server: Any) -> None:
+    with rolling(start_server, eval_every=0) as (http, client):
+        rewards = {"a": (0, 0, 0, 1), "b": (0, 0, 0, 0)}
+        ids = [scored(http, float(reward), task) for task, each in rewards.items() for reward in each]
+        done = client.record_evaluation(0, [*ids, ids[3]])
+        assert [(each.k, each.mean, each.tasks) for each in done.pass_at_k] == [
+            (1, 0.125, 2),
+            (2, 0.25, 2),
+            (4, 0.5, 2),
+        ]
+        assert (done.scored, done.successes, done.attempts) == (8, 1, 4)
+        assert client.evaluations() == [done] and client.status().last_evaluation == done

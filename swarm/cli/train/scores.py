@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,32 +74,49 @@ class MeasuredScores:
     """The held-out scores of a run, each measured once. Each is printed to stderr, recorded and in the figures."""
 
     def __init__(
-        self, client: SwarmClient, evaluate: Callable[[], Evaluation], tasks: int, job: TrainJob, folder: TrainingFolder
+        self,
+        client: SwarmClient,
+        evaluate: Callable[[int], Evaluation],
+        tasks: int,
+        job: TrainJob,
+        folder: TrainingFolder,
+        ks: Sequence[int] = (1,),
+        initial_step: int = 0,
     ) -> None:
-        """Score with `evaluate` on so many `tasks`. The scores before and after are recorded in `folder`."""
+        """Score with `evaluate`, which takes a number of attempts, on so many `tasks`.
+
+        Before the first step, each task is attempted as often as the largest of `ks`. The run began at `initial_step`.
+        The scores before and after are recorded in `folder`.
+        """
         self._client, self._evaluate = client, evaluate
-        self._tasks, self._job, self._folder = tasks, job, folder
+        self._tasks, self._job, self._folder, self._ks = tasks, job, folder, ks
+        self._initial_step = initial_step
         self._kept: list[HeldOutStep] = []
 
     def base(self, record: TrainingRecord, step: int, *, is_own_server: bool) -> TrainingRecord:
         """Return the record with the score before the first step, which is measured if no record has it.
 
-        The score stays None if steps were trained before it was measured. Raise EngineFailure if no episode was scored.
+        It is also measured if the score on record has fewer attempts. The score stays None if steps were trained before
+        it was measured. Raise EngineFailure if no episode was scored.
         """
-        if record.base_score is not None:
+        attempts, first = max(self._ks), self._initial_step
+        is_begun = step > first
+        if record.base_score is not None and (is_begun or record.base_score.attempts >= attempts):
             return self._with_base(record, "on record")
-        if (recorded := self._on_server(0)) is not None:
+        recorded = self._on_server(first)
+        if recorded is not None and (is_begun or recorded.score.attempts >= attempts):
             return self._with_base(record.model_copy(update={"base_score": recorded.score}), "on the server's record")
-        if step:
-            _show_score("before", f"not known: {step} steps were trained before it was measured")
+        if is_begun:
+            _show_score("before", f"not known: {step - first} steps were trained before it was measured")
             return record
         # Another server may have other files of the model, and be another version.
-        remembered = remembered_score(self._folder.directory.parent, record, self._tasks) if is_own_server else None
+        remembered = remembered_score(self._folder.directory.parent, record, self._tasks, self._ks)
+        remembered = remembered if is_own_server else None
         if remembered is not None and (stored := remembered.find()) is not None:
             known = {"base_score": stored.score, "base_score_remembered_from": stored.measured_at}
             return self._with_base(record.model_copy(update=known), "remembered")
-        measured = self._keep(self._measure())
-        if measured.step != 0:
+        measured = self._keep(self._measure(attempts), self._ks)
+        if measured.step != first:
             _show_score("before", "not known: others trained while it was measured")
             return record
         found = self._written(record.model_copy(update={"base_score": measured.score}))
@@ -156,7 +174,11 @@ class MeasuredScores:
         from swarm.program.gates import PeriodicEvaluation
 
         return PeriodicEvaluation(
-            self._client, self._evaluate, every=every, batch_size=self._job.batch_size, on_score=self._show_on_the_way
+            self._client,
+            partial(self._evaluate, 1),
+            every=every,
+            batch_size=self._job.batch_size,
+            on_score=self._show_on_the_way,
         ).gate
 
     def merged_with(self, recorded: Iterable[HeldOutStep]) -> list[dict[str, Any]]:
@@ -178,25 +200,25 @@ class MeasuredScores:
         measured_at = record.base_score_remembered_from
         since = "" if measured_at is None else f"{_since(measured_at)} by an earlier training"
         _show_score("before", f"{record.base_score.text}, {how}{since}")
-        self._kept.append(HeldOutStep(0, record.base_score, measured_at or datetime.now(UTC)))
+        self._kept.append(HeldOutStep(self._initial_step, record.base_score, measured_at or datetime.now(UTC)))
         return self._written(record)
 
     def _written(self, record: TrainingRecord) -> TrainingRecord:
         self._folder.write(record)
         return record
 
-    def _measure(self) -> StepScore:
+    def _measure(self, attempts: int = 1) -> StepScore:
         """Return the score of the present weights. Raise EngineFailure if no episode was scored."""
         from swarm.program.gates import score_at_rest
 
-        found = score_at_rest(self._client, self._evaluate)
+        found = score_at_rest(self._client, partial(self._evaluate, attempts))
         mean_of(found.evaluation)
         return found
 
-    def _keep(self, found: StepScore) -> HeldOutStep:
+    def _keep(self, found: StepScore, ks: Sequence[int] = (1,)) -> HeldOutStep:
         """Keep a score, also on the server's record, for the explorer and trackers. A score that is there stays."""
         evaluation = found.evaluation
-        measured = HeldOutStep(found.step, score_of(evaluation), datetime.now(UTC))
+        measured = HeldOutStep(found.step, score_of(evaluation, ks), datetime.now(UTC))
         self._kept.append(measured)
         if found.step is None or not evaluation.episode_ids:
             return measured
@@ -219,6 +241,21 @@ def show_again(scores: Iterable[HeldOutStep]) -> None:
     """Print the later scores of a training's end to stderr."""
     for each in scores:
         _show_score("again", f"{each.score.text}{_since(each.measured_at)}")
+
+
+def show_start(score: HeldOutScore, job: TrainJob, *, has_own_reward: bool) -> None:
+    """Print to stderr whether reward alone can start from a score before the first step."""
+    from swarm.program.start import describe_start, find_obstacle
+
+    if score.mean is None or not score.pass_at_k:
+        return
+    typer.echo(f"before the first step: {describe_start(score.pass_at_k, job.num_repeat)}", err=True)
+    obstacle = find_obstacle(
+        score.pass_at_k, job.num_repeat, mean=score.mean, high=score.high, stderr=score.stderr
+    )  # fmt: skip
+    if obstacle is not None:
+        by = " (by the environment's grades; the reward of the program may tell more)" if has_own_reward else ""
+        typer.echo(f"swarm: {obstacle}{by}", err=True)
 
 
 def _show_score(when: str, what: str) -> None:
@@ -275,14 +312,19 @@ class RememberedScore:
             typer.echo(f"swarm: {reason}; the next training measures the score anew", err=True)
 
 
-def remembered_score(trainings: Path, record: TrainingRecord, episodes: int) -> RememberedScore | None:
-    """Return the place of the base score of a training. Return None for a model that is too large to be digested.
+def remembered_score(
+    trainings: Path, record: TrainingRecord, episodes: int, ks: Sequence[int] = (1,)
+) -> RememberedScore | None:
+    """Return the place of the base score of a training, with pass@k for `ks`.
 
-    `trainings` is the folder that has the folders of the trainings.
+    Return None for a model that is too large to be digested, and for weights that are not the model's. `trainings` is
+    the folder that has the folders of the trainings.
     """
     from swarm.model_path import resolve_model
     from swarm.program.training import EVAL_TEMPERATURE
 
+    if record.job.resume_from is not None:
+        return None
     try:
         files = files_below(resolve_model(record.job.model))
         if sum(path.stat().st_size for path in files) > DIGESTED_BYTES:
@@ -292,6 +334,6 @@ def remembered_score(trainings: Path, record: TrainingRecord, episodes: int) -> 
         return None
     # The settings are those that may change what the untrained model says. The model counts by its content.
     settings = record.job.model_dump(mode="json", exclude={*NOT_OF_SAMPLING, "model"})
-    tasks = (record.environment.name, record.environment.digest, record.program.digest, episodes)
+    tasks = (record.environment.name, record.environment.digest, record.program.digest, episodes, tuple(ks))
     digest = digest_of((__version__, model, *tasks, EVAL_TEMPERATURE, settings))
     return RememberedScore(trainings / FOLDER / f"{digest}.json")

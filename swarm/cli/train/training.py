@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,6 +80,7 @@ def train(
     score_again: Annotated[
         bool, typer.Option("--score-again", help="Score the end of the training once more, beside the score on record.")
     ] = False,
+    k: options.KOption = None,
     no_record: options.NoRecordOption = False,
     log: options.LogOption = None,
     as_json: options.JsonOption = False,
@@ -102,7 +102,7 @@ def train(
 
         if url is not None and log:
             raise BadRequest("the server of --url records its trainings itself: give it --log", param="log")
-        chosen = options.program_of(program, env)
+        chosen, ks = options.program_of(program, env), options.ks_of(k)
         refuse_roles(
             "--url", url, f"python -m swarm.program {program or 'PROGRAM'} --server ROLE=URL --job ROLE=FILE ..."
         )
@@ -125,6 +125,7 @@ def train(
                 tasks,
                 eval_every,
                 score_again,
+                ks,
                 workers,
                 sinks,
                 demonstrations,
@@ -139,8 +140,9 @@ class _Training:
     """The parsed arguments of the command.
 
     `env` and `file` are the environment and the program as the user named them. `tasks` is the number of held-out tasks
-    of each score. With `score_again`, the end of the training is scored once more. `workers` is the number of
-    concurrent episodes. A new server records the training in `sinks`. The job names `demonstrations` by their digest.
+    of each score. With `score_again`, the end of the training is scored once more. `ks` are those of pass@k before the
+    first step. `workers` is the number of concurrent episodes. A new server records the training in `sinks`. The job
+    names `demonstrations` by their digest.
     """
 
     env: str
@@ -151,6 +153,7 @@ class _Training:
     tasks: int
     eval_every: int | None
     score_again: bool
+    ks: tuple[int, ...]
     workers: int
     sinks: list[str]
     demonstrations: Path | None
@@ -162,7 +165,7 @@ class _Training:
 
         Raise Conflict if the folder or the server has another training.
         """
-        from swarm.cli.train.scores import MeasuredScores
+        from swarm.cli.train.scores import show_start
         from swarm.cli.train.training_run import start_run, take_up
         from swarm.client import SwarmClient
         from swarm.client.fault_log import FaultLog
@@ -189,8 +192,10 @@ class _Training:
             self._report_progress(directory, status)
             if limits := describe_limits(self.environment, self.job):
                 typer.echo(limits, err=True)
-            scores = MeasuredScores(client, self._evaluate(client, faults), self.tasks, self.job, folder)
+            scores = self._scores(client, faults, folder)
             record = scores.base(record, status.step, is_own_server=url is None)
+            if record.base_score is not None and not status.step:
+                show_start(record.base_score, self.job, has_own_reward=self.program.reward is not None)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
             with (
                 evaluator_beside(self.job, self.env, self.file, address, directory),
@@ -233,19 +238,29 @@ class _Training:
             "evaluations": scores.merged_with(recorded),
         }  # fmt: skip
 
-    def _evaluate(self, client: SwarmClient, faults: FaultLog) -> Callable[[], Evaluation]:
-        """Return a function that measures the served weights on the held-out tasks."""
+    def _scores(self, client: SwarmClient, faults: FaultLog, folder: TrainingFolder) -> MeasuredScores:
+        """Return the scores of the run. Before its first step they also tell of pass@k for a group, if that is free."""
+        from swarm.cli.train.scores import MeasuredScores
+
+        ks = {*self.ks, *(k for k in (1, self.job.num_repeat) if k <= max(self.ks, default=1))}
+        return MeasuredScores(client, self._evaluate(client, faults), self.tasks, self.job, folder, sorted(ks))
+
+    def _evaluate(self, client: SwarmClient, faults: FaultLog) -> Callable[[int], Evaluation]:
+        """Return a function that measures the served weights on the held-out tasks, with so many attempts at each."""
         from swarm.program import measure
 
-        return partial(
-            measure,
-            client,
-            self.environment,
-            self.program,
-            episodes=self.tasks,
-            max_workers=self.workers,
-            faults=faults,
-        )
+        def evaluate(attempts: int) -> Evaluation:
+            return measure(
+                client,
+                self.environment,
+                self.program,
+                episodes=self.tasks,
+                attempts=attempts,
+                max_workers=self.workers,
+                faults=faults,
+            )
+
+        return evaluate
 
     def _end_at_best(self, client: SwarmClient, scores: list[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
         """End the run at the step with the best score, if it is not the last one. Return the score where it ends."""

@@ -14,11 +14,13 @@ from swarm.client.evaluation import interval, interval_on_record
 from swarm.environments import Grade, load_environment
 from swarm.environments.environment_check import CheckSeverity
 from swarm.errors import ProgramFailure
+from swarm.pass_at_k import PassAtK
 from swarm.program import ProgramProcess, place_program
 from swarm.program.base_score import BaseScore, judge
 from swarm.program.gates import AmountGate
 from swarm.program.hosted import process
 from swarm.program.training import train
+from swarm.schemas import EvaluationView
 from swarm.types import Task
 
 JOB = TrainJob(engine="fake", batch_size=2, num_repeat=2, total_steps=50)
@@ -103,6 +105,11 @@ def scored(*rewards: float, failures: int = 0) -> BaseScore:
     return BaseScore(rewards, mean, low, high, failures, "KeyError" if failures else None, 1.0)
 
 
+def on_record(mean: float, stderr: float | None, successes: int, scored: int, **rest: Any) -> EvaluationView:
+    figures = {"scored": scored, "successes": successes, "mean": mean, "stderr": stderr, **rest}
+    return EvaluationView(step=1, weight_version=1, state="done", episodes=scored, due_at=0.0, **figures)
+
+
 @pytest.mark.parametrize(("successes", "number"), [(0, 64), (64, 64), (32, 64), (1, 10), (1, 1)])
 def test_of_successes_and_failures_the_interval_is_wilsons(successes: int, number: int) -> None:
     from scipy.stats import binomtest
@@ -121,9 +128,14 @@ def test_of_other_grades_the_interval_is_normal() -> None:
 
 
 def test_of_a_score_on_record_the_interval_is_wilsons_if_its_rewards_were_0_and_1() -> None:
-    assert interval_on_record(0.25, 0.1, 4, 16) == pytest.approx(interval([1.0] * 4 + [0.0] * 12))
-    assert interval_on_record(0.4, 0.2 / math.sqrt(3), 0, 3) == pytest.approx(interval([0.2, 0.4, 0.6]))
-    assert interval_on_record(0.5, None, 0, 1) == (-math.inf, math.inf)
+    assert interval_on_record(on_record(0.25, 0.1, 4, 16)) == pytest.approx(interval([1.0] * 4 + [0.0] * 12))
+    assert interval_on_record(on_record(0.4, 0.2 / math.sqrt(3), 0, 3)) == pytest.approx(interval([0.2, 0.4, 0.6]))
+    assert interval_on_record(on_record(0.5, None, 0, 1)) == (-math.inf, math.inf)
+
+
+def test_of_several_attempts_on_record_the_interval_is_over_their_tasks() -> None:
+    four = on_record(0.25, 0.1, 4, 16, pass_at_k=(PassAtK(1, 0.25, 0.1, 0.5, 4), PassAtK(4, 0.5, 0.1, 0.9, 4)))
+    assert interval_on_record(four) == pytest.approx(interval([1.0] + [0.0] * 3))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from swarm.client.evaluation import wilson
 from swarm.errors import BadRequest
+from swarm.intervals import wilson
 
 MOST_ATTEMPTS = 256
 
@@ -29,6 +29,11 @@ class PassAtK:
     @property
     def text(self) -> str:
         return f"pass@{self.k} {self.mean:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+    @property
+    def unsolved(self) -> int:
+        """The number of tasks that none of their attempts solved, if each had `k` attempts."""
+        return round((1 - self.mean) * self.tasks)
 
 
 def estimate(attempts: int, solved: int, k: int) -> float:
@@ -54,6 +59,33 @@ def pass_at_k(solved: Mapping[str, Sequence[bool]], ks: Iterable[int]) -> tuple[
             mean = min(1.0, math.fsum(values) / len(values))
             found.append(PassAtK(k, mean, *wilson(mean, len(values)), len(values)))
     return tuple(found)
+
+
+def levels_of(attempts: int) -> tuple[int, ...]:
+    """Return the numbers of attempts that a score of so many attempts tells of: the powers of two, and all of them."""
+    return tuple(sorted({attempts, *(2**power for power in range(attempts.bit_length()))}))
+
+
+def upper_bound(passes: Sequence[PassAtK], k: int) -> float:
+    """Return the most that pass@k can be, with 95 % confidence, by the passes of one score.
+
+    Beyond the attempts that were made it follows from their pass@j: a task that j attempts fail with probability q is
+    failed by k with q ** (k / j), which is convex in q.
+    """
+    known = next((each for each in passes if each.k >= k), None)
+    if known is not None:
+        return known.high
+    most = max(passes, key=lambda each: each.k, default=None)
+    return 1.0 if most is None else 1 - (1 - most.high) ** (k / most.k)
+
+
+def text_of(passes: Sequence[PassAtK]) -> str:
+    """Return the passes of one score in one line, with the tasks that none of several attempts solved."""
+    shown = ", ".join(each.text for each in passes)
+    most = max(passes, key=lambda each: each.k)
+    if most.k == 1:
+        return f"{shown}, {most.tasks} tasks"
+    return f"{shown}; {most.unsolved} of {most.tasks} tasks were solved by none of {most.k} attempts"
 
 
 def read_ks(text: str) -> tuple[int, ...]:

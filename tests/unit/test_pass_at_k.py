@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.client.pass_at_k import estimate, pass_at_k, read_ks
 from swarm.errors import BadRequest
+from swarm.pass_at_k import estimate, pass_at_k, read_ks
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.integers(1, 9))

@@ -14,13 +14,14 @@ from swarm.cli import app
 from swarm.environments.scaffold import write_scaffold
 
 JOB = "engine: fake\nbatch_size: 2\nnum_repeat: 2\ntotal_steps: 1\n"
-NEVER = "def agent(task, model, session):\n    return '?'\n"
+NEVER = "def agent(task, model, session):\n    model.chat(session.messages)\n    return '?'\n"
 EVERY_FOURTH = """
 from collections import Counter
 
 SEEN = Counter()
 
 def agent(task, model, session):
+    model.chat(session.messages)
     SEEN[task.task_id] += 1
     return max(task.main_query.split()[1:], key=len) if SEEN[task.task_id] % 4 == 0 else "?"
 """

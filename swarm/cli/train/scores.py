@@ -243,13 +243,13 @@ def show_again(scores: Iterable[HeldOutStep]) -> None:
         _show_score("again", f"{each.score.text}{_since(each.measured_at)}")
 
 
-def show_start(score: HeldOutScore, job: TrainJob, *, has_own_reward: bool) -> None:
-    """Print to stderr whether reward alone can start from a score before the first step."""
+def show_start(score: HeldOutScore, job: TrainJob, *, stage: str = "the first step", has_own_reward: bool) -> None:
+    """Print to stderr whether reward alone can start from a score before a stage of training."""
     from swarm.program.start import describe_start, find_obstacle
 
     if score.mean is None or not score.pass_at_k:
         return
-    typer.echo(f"before the first step: {describe_start(score.pass_at_k, job.num_repeat)}", err=True)
+    typer.echo(f"before {stage}: {describe_start(score.pass_at_k, job.num_repeat)}", err=True)
     obstacle = find_obstacle(
         score.pass_at_k, job.num_repeat, mean=score.mean, high=score.high, stderr=score.stderr
     )  # fmt: skip

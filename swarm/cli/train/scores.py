@@ -125,8 +125,8 @@ class MeasuredScores:
             remembered.keep(measured.score)
         return found
 
-    def after_demonstrations(self) -> None:
-        """Train the demonstrations of the job and score what they made of the model, if reward follows.
+    def after_demonstrations(self) -> HeldOutScore | None:
+        """Train the demonstrations of the job and return the score of what they made of the model, if reward follows.
 
         A score that the server has is not measured again.
         """
@@ -134,10 +134,11 @@ class MeasuredScores:
 
         steps, total = self._job.sft_steps, self._job.total_steps
         if not steps or until_demonstrated(self._client, self._job).step != steps or steps == total:
-            return
+            return None
         if (recorded := self._on_server(steps)) is None:
             recorded = self._keep(self._measure())
         _show_score("now", f"{recorded.score.text}, after the demonstrations")
+        return recorded.score
 
     def final(self, record: TrainingRecord, step: int) -> HeldOutStep:
         """Return the score of the present weights, those of `step`, which is measured if no record has it.
@@ -243,17 +244,18 @@ def show_again(scores: Iterable[HeldOutStep]) -> None:
         _show_score("again", f"{each.score.text}{_since(each.measured_at)}")
 
 
-def show_start(score: HeldOutScore, job: TrainJob, *, stage: str = "the first step", has_own_reward: bool) -> None:
-    """Print to stderr whether reward alone can start from a score before a stage of training."""
+def show_start(score: HeldOutScore, job: TrainJob, *, is_next: bool, has_own_reward: bool) -> None:
+    """Print to stderr pass@k of a score. If training by reward `is_next`, also print what is in its way."""
     from swarm.program.start import describe_start, find_obstacle
 
     if score.mean is None or not score.pass_at_k:
         return
-    typer.echo(f"before {stage}: {describe_start(score.pass_at_k, job.num_repeat)}", err=True)
+    when = "before training by reward" if is_next else "before the demonstrations"
+    typer.echo(f"{when}: {describe_start(score.pass_at_k, job.num_repeat)}", err=True)
     obstacle = find_obstacle(
         score.pass_at_k, job.num_repeat, mean=score.mean, high=score.high, stderr=score.stderr
     )  # fmt: skip
-    if obstacle is not None:
+    if is_next and obstacle is not None:
         by = " (by the environment's grades; the reward of the program may tell more)" if has_own_reward else ""
         typer.echo(f"swarm: {obstacle}{by}", err=True)
 

@@ -165,7 +165,6 @@ class _Training:
 
         Raise Conflict if the folder or the server has another training.
         """
-        from swarm.cli.train.scores import show_start
         from swarm.cli.train.training_run import start_run, take_up
         from swarm.client import SwarmClient
         from swarm.client.fault_log import FaultLog
@@ -194,14 +193,14 @@ class _Training:
                 typer.echo(limits, err=True)
             scores = self._scores(client, faults, folder)
             record = scores.base(record, status.step, is_own_server=url is None)
-            if record.base_score is not None and not status.step:
-                show_start(record.base_score, self.job, has_own_reward=self.program.reward is not None)
+            if not status.step:
+                self._show_start(record.base_score, is_next=not self.job.sft_steps)
             gate = None if self.eval_every is None else scores.gate(self.eval_every)
             with (
                 evaluator_beside(self.job, self.env, self.file, address, directory),
                 watch_steps(client, _show_step, _show_fault),
             ):
-                scores.after_demonstrations()
+                self._show_start(scores.after_demonstrations(), is_next=True)
                 done = train_program(
                     client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate, faults=faults
                 )
@@ -237,6 +236,12 @@ class _Training:
             "scored_again": [{"measured_at": each.measured_at.isoformat(), **each.score.figures()} for each in later],
             "evaluations": scores.merged_with(recorded),
         }  # fmt: skip
+
+    def _show_start(self, score: HeldOutScore | None, *, is_next: bool) -> None:
+        from swarm.cli.train.scores import show_start
+
+        if score is not None:
+            show_start(score, self.job, is_next=is_next, has_own_reward=self.program.reward is not None)
 
     def _scores(self, client: SwarmClient, faults: FaultLog, folder: TrainingFolder) -> MeasuredScores:
         """Return the scores of the run. Before its first step they also tell of pass@k for a group, if that is free."""

@@ -17,6 +17,7 @@ from swarm.client.client import SwarmClient
 from swarm.client.episode import DEFAULT_WAIT_S, EpisodeSampling, OpenEpisode
 from swarm.client.fault_log import FaultLog
 from swarm.client.heartbeat import BEATS_PER_LEASE, DEFAULT_LEASE_S
+from swarm.client.pace import AttemptPace
 from swarm.client.runner import RunAgent, backoff_s
 from swarm.client.transient_errors import is_transient
 from swarm.errors import (
@@ -106,7 +107,8 @@ def evaluate(
     A task that is given k times is attempted k times. If the system fails (the server did not answer, the environment
     failed), the same attempt is repeated, up to 3 attempts in all. After that it is listed in `failures`. If
     `run_agent` fails, the attempt is not repeated. It scores `worst`, or is listed in `failures` if `worst` is None. A
-    ProgramFailure is a failure of `run_agent`, and so is every error that is not one of the system.
+    ProgramFailure is a failure of `run_agent`, and so is every error that is not one of the system. At most
+    `max_workers` attempts run at once, and fewer on a slow server (pace.py).
 
     `seed` fixes the sampling seed of each attempt before the first one begins. `sampling` holds further sampling
     settings of the episodes. On an interrupt (Ctrl-C), `on_interrupt` is called, which should end the attempts under
@@ -118,7 +120,8 @@ def evaluate(
     if not tasks:
         raise BadRequest("nothing to evaluate: give at least one task", param="tasks")
     client.status()
-    run = _Evaluator(client, run_agent, worst, discard_episode_timeout, wait_timeout, faults)
+    pace = AttemptPace(client, EpisodeType.EVAL, max_workers, total=len(tasks))
+    run = _Evaluator(client, run_agent, worst, discard_episode_timeout, wait_timeout, faults, pace)
     attempts = list(_draw(tasks, seed, sampling or {}))
     with ThreadPoolExecutor(max(1, min(max_workers, len(tasks))), thread_name_prefix="eval") as pool:
         try:
@@ -173,9 +176,11 @@ class _Evaluator:
         discard_episode_timeout: float,
         wait_timeout: float,
         faults: FaultLog | None,
+        pace: AttemptPace,
     ) -> None:
         self._client = client
         self._faults = faults
+        self._pace = pace
         self._run_agent = run_agent
         self._worst = worst
         self._discard_episode_timeout = discard_episode_timeout
@@ -187,10 +192,11 @@ class _Evaluator:
     def attempt(self, drawn: tuple[Task, EpisodeSampling]) -> _Scored | EvaluationFailure:
         (task, sampling), reason = drawn, "stopped"
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            if self.stop.is_set():
-                break
             try:
-                return self._score(task, sampling)
+                with self._pace:
+                    if self.stop.is_set():
+                        break
+                    return self._score(task, sampling)
             except FailedEngine as error:
                 # No other attempt can succeed either.
                 self.end = error

@@ -7,14 +7,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast, overload
 
 from swarm.client.client import SwarmClient
 from swarm.client.episode import Attempt, Credentials, abort_reason, current_attempt
 from swarm.client.fault_log import FaultLog
-from swarm.client.throttler import Throttler
 from swarm.client.transient_errors import is_transient
 from swarm.errors import (
     BadRequest,
@@ -91,7 +90,7 @@ def run_episodes_until_all_complete(
     auto_retry: bool = True,
     *,
     num_repeat: int = 1,
-    throttler: Throttler | None = None,
+    throttler: AbstractContextManager[None] | None = None,
     faults: FaultLog | None = None,
 ) -> EpisodeRuns[Result]: ...
 
@@ -105,7 +104,7 @@ def run_episodes_until_all_complete(
     *,
     client: SwarmClient,
     num_repeat: int = 1,
-    throttler: Throttler | None = None,
+    throttler: AbstractContextManager[None] | None = None,
     faults: FaultLog | None = None,
 ) -> EpisodeRuns[WorkflowOutput]: ...
 
@@ -118,7 +117,7 @@ def run_episodes_until_all_complete(
     *,
     client: SwarmClient | None = None,
     num_repeat: int = 1,
-    throttler: Throttler | None = None,
+    throttler: AbstractContextManager[None] | None = None,
     faults: FaultLog | None = None,
 ) -> EpisodeRuns[Result]:
     """Run every task `num_repeat` times on a pool of threads, and return the results.
@@ -184,7 +183,7 @@ class _Run(Generic[Item, Result]):
         tasks: Sequence[Item],
         func: Callable[[Item], Result],
         max_attempts: int,
-        throttler: Throttler | None,
+        throttler: AbstractContextManager[None] | None,
         faults: FaultLog,
     ) -> None:
         self.outcomes: list[Result | EpisodeFailure | None] = [None] * len(tasks)

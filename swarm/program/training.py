@@ -21,6 +21,7 @@ from swarm.client import (
 from swarm.client.episode import DEFAULT_WAIT_S, EpisodeSampling
 from swarm.client.evaluation import attempt_seed
 from swarm.client.fault_log import FaultLog
+from swarm.client.pace import AttemptPace
 from swarm.environments import DrivenEnvironment, Environment, EnvironmentTask, Grade, Transcript
 from swarm.errors import BadRequest, EngineFailure, EnvironmentFailure, EnvironmentInvalid, ProgramFailure, SwarmError
 from swarm.job import TrainJob
@@ -86,7 +87,8 @@ def train(
     With a team, which has a client for each role, every attempt is an episode on each server. It counts on all of them
     or on none. `job` is that of the first role. The job's seed decides the order of tasks. `gate` gets a number of
     tasks and returns how many of them may run now. It is called while no episode runs, and may take its time
-    (gates.py). If it returns 0, the training ends. `attempt_calls` and `attempt_tokens` limit the
+    (gates.py). If it returns 0, the training ends. At most `max_workers` attempts run at once, and fewer on a slow
+    server (pace.py). `attempt_calls` and `attempt_tokens` limit the
     model calls and the sampled tokens of each attempt. `faults` counts the failures of episodes.
 
     Raises EnvironmentInvalid if the job has no `total_steps`, and the errors that end a run of the client library. If
@@ -104,6 +106,7 @@ def train(
     watch = ServerWatch(first)
     failures = 0
     sampling = EpisodeSampling(max_calls=attempt_calls, max_tokens=attempt_tokens)
+    pace = AttemptPace(first, EpisodeType.TRAIN, max_workers)
     with (
         open_http(ConnectionStack()) as http,
         FaultLog() if faults is None else nullcontext(faults) as log,
@@ -124,7 +127,7 @@ def train(
                     episodes.outputs.update(player.trained(by_id[task.task_id], episodes.credentials))
 
             tasks = [each.task for each in chosen]
-            runs = run_episodes_until_all_complete(tasks, attempt, max_workers=max_workers, faults=log)
+            runs = run_episodes_until_all_complete(tasks, attempt, max_workers=max_workers, throttler=pace, faults=log)
             failures += len(runs.failures)
             if runs.training_complete:
                 break

@@ -434,6 +434,10 @@ class Episodes:
         doomed = [each.episode_id for each in self._running.by_id.values() if not each.is_prepared]
         await _in_groups([self._abort_at_close(episode_id, reason) for episode_id in doomed])
 
+    def calls_in_flight(self) -> int:
+        """Return how many completions are under way."""
+        return sum(episode.calls_in_flight for episode in self._running.by_id.values())
+
     def running_views(self, limit: int = 50) -> list[RunningEpisodeView]:
         """Return views of the episodes that were silent longest, longest first."""
         return [episode.view() for episode in self._running.longest_silent(limit)]

@@ -226,7 +226,8 @@ class Status(Body):
     """The answer to GET status: one snapshot of the server.
 
     `has_diverged` says that the engine failed because trained weights give no finite numbers. `failures` counts
-    untrained episodes by reason. `running` lists the running episodes that were silent longest, at
+    untrained episodes by reason. `calls_in_flight` counts the completions under way, which share the
+    `tokens_per_second`. `running` lists the running episodes that were silent longest, at
     most 50. `recoveries` counts how often the engine recovered from a crash of its worker or of the server. `calls`
     counts model calls that were joined, replayed, orphaned or withheld. `ignored_fields` counts the fields of model
     calls without effect, by name. `lease` names the study that uses the server. `disk` is the disk usage of the
@@ -255,6 +256,7 @@ class Status(Body):
     calls: dict[str, int]
     ignored_fields: dict[str, int]
     tokens_per_second: float
+    calls_in_flight: int = 0
     last_metrics: dict[str, float]
     has_diverged: bool = False
     ledger_fault: str | None = None

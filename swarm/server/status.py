@@ -53,6 +53,7 @@ def build_status(job: TrainJob | None, run: JobRun | None, lifecycle: EngineLife
         calls=dict(run.service.counts.oddities) if run else {},
         ignored_fields=dict(run.service.counts.ignored_fields) if run else {},
         tokens_per_second=run.service.tokens_per_second() if run else 0.0,
+        calls_in_flight=episodes.calls_in_flight() if episodes else 0,
         last_metrics=run.loop.last_metrics if run else {},
         revision=run.job.timeline.revision if run else 0,
         changes_ahead=[_view(change) for change in run.job.timeline.changes if change.at_step > weights.step]

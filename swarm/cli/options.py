@@ -28,7 +28,9 @@ HomeOption = Annotated[
 EnvOption = Annotated[str, typer.Option("--env", help="Environment: a bundled one, a path, or LIBRARY:NAME.")]
 EnvArgument = Annotated[str, typer.Argument(help="Environment: a bundled one, a path, or LIBRARY:NAME.")]
 ProgramOption = Annotated[Path | None, typer.Option("--program", help="A Python file with the agent.")]
-WorkersOption = Annotated[int, typer.Option("--workers", min=1, max=256, help="The most episodes at the same time; fewer on a slow server.")]
+WorkersOption = Annotated[
+    int, typer.Option("--workers", min=1, max=256, help="The most episodes at the same time; fewer on a slow server.")
+]
 KOption = Annotated[
     str | None,
     typer.Option(

@@ -17,6 +17,7 @@ from textual.renderables.sparkline import Sparkline
 from swarm.overwatch.snapshot import ServerSnapshot
 
 SHOWN_METRICS: Mapping[str, str] = {
+    "sft/loss": "loss of demonstrations",
     "actor/entropy": "entropy",
     "actor/grad_norm": "grad norm",
     "actor/ppo_kl": "kl",
@@ -27,9 +28,7 @@ LOW, HIGH = Color.parse("#4a7a8c"), Color.parse("#8fd3b6")
 def figures(snapshot: ServerSnapshot) -> str:
     """Return the last figures of a training, which stand above its curve; empty before the first step."""
     values = [reward for _, reward in snapshot.rewards]
-    if not values:
-        return ""
-    found = [f"reward {values[-1]:.3f}", f"best {max(values):.3f}"]
+    found = [f"reward {values[-1]:.3f}", f"best {max(values):.3f}"] if values else []
     metrics = snapshot.status.last_metrics if snapshot.status is not None else {}
     return " · ".join(
         [*found, *(f"{label} {metrics[name]:.3g}" for name, label in SHOWN_METRICS.items() if name in metrics)]
@@ -44,7 +43,7 @@ def curve(snapshot: ServerSnapshot, *, height: int = 1) -> RenderableType:
     """
     values = [reward for _, reward in snapshot.rewards]
     if not values:
-        return Text("no step is finished yet", style="dim")
+        return Text("no step on rewards is finished yet", style="dim")
     # A single value would be drawn as a full block, which looks like the best of many values.
     drawn = values if len(values) > 1 else values * 2
     line = Sparkline(drawn, width=None, height=height, min_color=LOW, max_color=HIGH, summary_function=statistics.fmean)

@@ -23,7 +23,7 @@ from ui.tables.training_rows import (
     settings_of,
 )
 
-FIRST_METRICS = (REWARD, HELD_OUT, "actor/entropy", "actor/ppo_kl")
+FIRST_METRICS = (REWARD, HELD_OUT, "sft/loss", "sft/held_out_loss", "actor/entropy", "actor/ppo_kl")
 DRAWN_AT_FIRST = 8
 MOST_SPARKLINES = 100
 SPARKLINE_POINTS = 40

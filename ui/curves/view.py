@@ -19,7 +19,7 @@ from ui import charts, elements, formats, queries
 from ui.curves import drawing
 from ui.curves.series import COUNTED, Axis, Series, combine, early_ends, numbers_of, place, steps_between, time_unit
 
-FIRST_METRICS = ("critic/score/mean", "eval/mean", "actor/entropy", "actor/grad_norm")
+FIRST_METRICS = ("critic/score/mean", "eval/mean", "sft/loss", "sft/held_out_loss", "actor/entropy", "actor/grad_norm")
 """The curves that are shown before the user chooses."""
 
 MOST_KEPT = 64

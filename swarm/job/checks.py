@@ -72,10 +72,10 @@ def _of_supervision(job: JobSettings) -> Iterator[str]:
             f"sft_steps ({job.sft_steps}) must not exceed total_steps ({job.total_steps}), in which they count: set"
             " total_steps to the steps of both stages"
         )
-    if job.chosen_engine == "verl" and (job.sft_steps or job.sft_coeff):
+    if job.chosen_engine == "verl" and job.sft_coeff:
         yield (
-            "engine verl does not train on demonstrations: train them with engine local first, and begin the run on"
-            " verl with the exported model"
+            "sft_coeff: engine verl has no supervised loss beside the policy loss: leave it out and set sft_steps, or"
+            " set engine to local"
         )
     if job.use_kl_loss and job.sft_steps:
         yield (

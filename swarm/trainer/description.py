@@ -116,6 +116,12 @@ def _unmerged_tokens(turn_indices_T: Sequence[int]) -> int:
     return sum(ends.values())
 
 
+def describe_demonstrations(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the number of demonstrations that a step trains, and of the tokens of their replies."""
+    tokens = float(sum(row.tokens for row in rows))
+    return {"sft/demonstrations": float(len(rows)), "sft/trained_tokens": tokens}
+
+
 class Meter:
     """Sums, weighted means, maxima and counts under one flat set of names."""
 

@@ -65,12 +65,12 @@ async def running(opened_once: Any) -> Any:
 class Local:
     """The local trainer of the same job, from the same base model."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: dict[str, Any] = JOB) -> None:
         torch.set_num_threads(1)
         self._module = AutoModelForCausalLM.from_pretrained(
             BUNDLED_DIRECTORY, dtype=torch.float32, attn_implementation="sdpa"
         )
-        self._learner = Learner(self._module, TrainJob(**JOB))
+        self._learner = Learner(self._module, TrainJob(**settings))
 
     def train(self, batch: TrainBatch) -> LearnerReport:
         return self._learner.step(batch, weight_version=batch.step - 1)
@@ -191,3 +191,28 @@ async def test_damaged_checkpoint_is_refused_and_training_goes_on(running: Any, 
     with pytest.raises(CheckpointError, match="incomplete"):
         await running.trainer.load(tmp_path / "checkpoint")
     assert (await running.trainer.train(make_batch(step=2))).weight_version.version == 2
+
+
+async def test_supervised_steps_are_those_of_the_local_trainer_and_so_is_the_reward_after_them(
+    opened: Any, tmp_path: Path
+) -> None:
+    settings = {
+        **{name: value for name, value in JOB.items() if "kl_loss" not in name}, "demonstrations": "sha256:0", "sft_steps": 2, "sft_lr": 2e-3,
+        "total_steps": 6, "lr_scheduler_type": "cosine",
+    }  # fmt: skip
+    local = Local(settings)
+    async with opened(tmp_path, ranks=2, **settings) as running:
+        await running.trainer.start()
+        for step in (1, 2, 3, 4):
+            batch = make_batch(step=step)
+            if step <= 2:
+                shown = replace(batch, groups=(), demonstrations=batch.episodes, held_out=batch.episodes[:3])
+            else:
+                shown = batch
+            report: StepReport = await running.trainer.train(shown)
+            expected = local.train(shown)
+            assert furthest(running.published.tensors, local.weights) < WEIGHTS
+            names = [name for name in expected.metrics if name.startswith(("sft/", "actor/lr", "actor/pg_loss"))]
+            assert len(names) >= (5 if step <= 2 else 2)
+            for name in (*names, "actor/grad_norm", "actor/updates"):
+                assert report.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-4, abs=1e-6), name

@@ -169,7 +169,12 @@ def _passed(job: TrainJob) -> dict[str, Any]:
     """Return the settings that have the value of a field as it is. Those of a critic are left out without one."""
     unread = {name for name, traits in TRAITS.items() if CRITIC in traits.needs and not job.has_critic}
     passed = {path: getattr(job, field) for path, field in PASSED.items() if field not in unread}
-    return passed | {path: job.reply_tokens for path, field in PASSED.items() if field == "max_response_length"}
+    changed = {"max_response_length": job.reply_tokens}
+    if job.demonstrations is not None:
+        # verl's schedules and its critic begin with the first step on rewards.
+        changed |= {"total_steps": None if job.total_steps is None else job.total_steps - job.sft_steps}
+        changed |= {"critic_warmup": (job.critic_warmup or 0) + job.sft_steps}
+    return passed | {path: changed[field] for path, field in PASSED.items() if field in changed and path in passed}
 
 
 def _of_policy(job: TrainJob, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ K3: dict[str, Any] = {**BYPASS, "rollout_rs": "token_k3"}
         ({"algorithm": "tir_optimal_token_baseline", "engine": "verl"}, "engine to local"),
         ({"lr_scheduler_type": "cosine"}, "set total_steps"),
         ({**DEMOS, "total_steps": 4}, "sft_steps (5) must not exceed total_steps (4)"),
-        ({**DEMOS, "engine": "verl"}, "engine verl does not train on demonstrations"),
+        ({**DEMOS, "engine": "verl", "sft_coeff": 0.1}, "sft_coeff: engine verl has no supervised loss beside"),
         ({**DEMOS, "use_kl_loss": True}, "use_kl_loss would hold the model to its weights before the sft_steps"),
         ({"lr_scheduler": "cosine"}, "did you mean 'lr_scheduler_type'"),
         ({"policy_loss": "dro"}, "needs dro_beta"),

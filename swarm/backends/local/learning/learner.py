@@ -36,7 +36,7 @@ from swarm.trainer.checkpoint_files import (
     read_checkpoint_manifest,
     written_checkpoint,
 )
-from swarm.trainer.description import Meter, describe_batch, describe_values, mean_advantages
+from swarm.trainer.description import Meter, describe_batch, describe_demonstrations, describe_values, mean_advantages
 from swarm.trainer.schedule import draw_minibatches, learning_rate, step_generator
 from swarm.trainer.token_rows import Row, build_demonstration_rows, build_rows
 from swarm.types import TrainBatch
@@ -120,9 +120,6 @@ class Learner:
             if self._critic is not None and targets is not None:
                 for chosen in minibatches:
                     self._critic.run(rows, chosen, targets, meter)
-            if batch.step == job.sft_steps + 1:
-                # The gradients of rewards are of another size, and AdamW would divide by those of the demonstrations.
-                self._optimizer.forget()
             if (job.critic_warmup or 0) <= batch.step - job.sft_steps:
                 self._train_policy(step, minibatches, meter, demonstrations, is_recorded=policy is not None)
         self._steps_done += 1
@@ -133,7 +130,7 @@ class Learner:
             **describe_batch(followed.batch, rows, advantages_EL, weight_version),
             **({} if targets is None else _describe_critic(rows, targets, advantages_EL)),
             **followed.metrics,
-            **(_describe_demonstrations(demonstrations) if demonstrations else {}),
+            **(describe_demonstrations(demonstrations) if demonstrations else {}),
             **meter.read(),
             **({} if correction is None else correction.metrics()),
             "actor/lr": lr,
@@ -152,6 +149,9 @@ class Learner:
         prepared = time.perf_counter()
         with self._all_or_nothing(job, batch.step):
             self._updater.run_supervised(rows, lr, meter)
+            if batch.step == job.sft_steps:
+                # The gradients of rewards are of another size, and AdamW would divide by those of the demonstrations.
+                self._optimizer.forget()
         self._steps_done += 1
         updated = time.perf_counter()
         loss = {"sft/held_out_loss": self._updater.measure_supervised(held_out)} if held_out else {}
@@ -160,7 +160,7 @@ class Learner:
             "actor/grad_norm": 0.0,
             **meter.read(),
             **loss,
-            **_describe_demonstrations(rows),
+            **describe_demonstrations(rows),
             "actor/lr": lr,
             "timing_s/prepare": prepared - started,
             "timing_s/update_actor": updated - prepared,
@@ -260,11 +260,6 @@ def _describe_critic(rows: Sequence[Row], targets: ValueTargets, advantages_EL: 
     tokens_E = torch.tensor([row.tokens for row in rows])
     mask_EL = torch.arange(advantages_EL.shape[1])[None] < tokens_E[:, None]
     return describe_values(targets.values_EL, advantages_EL, targets.returns_EL, mask_EL)
-
-
-def _describe_demonstrations(rows: Sequence[Row]) -> dict[str, float]:
-    tokens = float(sum(row.tokens for row in rows))
-    return {"sft/demonstrations": float(len(rows)), "sft/trained_tokens": tokens}
 
 
 def read_checkpoint(directory: Path) -> tuple[CheckpointInfo, dict[str, Any]]:

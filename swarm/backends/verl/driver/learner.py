@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -35,6 +35,7 @@ from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from swarm.backends.verl.driver.sequences import Sequences, padding_fields
+from swarm.backends.verl.ranks.losses import SUPERVISED
 from swarm.backends.verl.ranks.weights import WEIGHTS_PATH
 from swarm.backends.verl.ranks.worker import PolicyWorker, ValueWorker
 from swarm.trainer.description import describe_values
@@ -77,6 +78,8 @@ WHOLE_BATCH_LOSSES: Final = frozenset({"clip_cov", "kl_cov"})
 """Losses that compare each token with all others of the call. On each rank, a minibatch is then one microbatch."""
 OUTSIDE_SAMPLER: Final = "swarm"
 """Name of our replicas for verl, which starts no sampler of this name."""
+OWN_NAMES: Final = ("actor/rollout_corr/", "actor/sft/")
+"""Metrics of a loss that have the same name on every engine, after the prefix that verl puts before them."""
 SCORED_FIELDS: Final = ("prompts", "responses", "input_ids", "position_ids", "loss_mask", "response_mask")
 
 
@@ -90,12 +93,19 @@ class MiniBatch:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Plan of one step. `weight_version` is the version of the weights before it."""
+    """Plan of one step. `weight_version` is the version of the weights before it.
+
+    With a `supervised_lr` the sequences are demonstrations. The loss of `held_out` ones is measured after the step. A
+    step that `forgets` begins with new moments of AdamW.
+    """
 
     step: int
     weight_version: int
     sequences: Sequences
     minibatches: Sequence[MiniBatch]
+    supervised_lr: float | None = None
+    held_out: Sequences | None = None
+    forgets: bool = False
 
 
 RolloutReplicaRegistry.register(OUTSIDE_SAMPLER, lambda: RolloutReplica)
@@ -158,10 +168,15 @@ class SteppedTrainer(PPOTrainer):
             self.config.actor_rollout_ref.rollout.temperature = plan.sequences.temperature
         metrics: dict[str, Any] = {}
         with self._timed("step"):
-            if plan.minibatches:
-                metrics = self._train_rows(plan)
-            self.has_updated = True
-            self._end_step()
+            if plan.supervised_lr is not None:
+                metrics = self._train_demonstrations(plan, plan.supervised_lr)
+            else:
+                if plan.forgets:
+                    self.actor_rollout_wg.forget_moments()
+                if plan.minibatches:
+                    metrics = self._train_rows(plan)
+                self.has_updated = True
+                self._end_step()
         metrics.update({f"timing_s/{name}": seconds for name, seconds in self._seconds.items()})
         tokens = sum(sequence.length for sequence in plan.sequences.trained)
         metrics["perf/total_num_tokens"] = tokens
@@ -233,6 +248,37 @@ class SteppedTrainer(PPOTrainer):
         finally:
             tq.kv_clear(keys=keys, partition_id=PARTITION)
         return metrics
+
+    def _train_demonstrations(self, plan: StepPlan, lr: float) -> dict[str, Any]:
+        """Update once with demonstrations. The schedule of the learning rate stays where it is."""
+        keys, metrics = self._put(plan), dict[str, Any]()
+        try:
+            self.has_updated = True
+            self.actor_rollout_wg.set_rate(lr)
+            with self._timed("update_actor"):
+                self._update(keys, metrics, is_critic=False)
+            self.actor_rollout_wg.set_rate(None)
+        finally:
+            tq.kv_clear(keys=keys, partition_id=PARTITION)
+        metrics["actor/lr"] = lr
+        if plan.held_out is not None:
+            metrics["sft/held_out_loss"] = self._measure_loss(replace(plan, sequences=plan.held_out))
+        return metrics
+
+    def _measure_loss(self, plan: StepPlan) -> float:
+        """Return the mean of -log π over the trained tokens of the sequences."""
+        keys = self._put(plan)
+        try:
+            batch = self._batch(keys)
+            temperature = self.config.actor_rollout_ref.rollout.temperature
+            batch.extra_info.update(calculate_entropy=False, compute_loss=False, temperature=temperature)
+            self.actor_rollout_wg.compute_log_prob(batch)
+            fields = ["log_probs", "response_mask"]
+            data = tq.kv_batch_get(keys=batch.keys, partition_id=PARTITION, select_fields=fields)
+            mask = data["response_mask"]
+            return -response_from_nested(data["log_probs"], mask).values()[mask.values().bool()].mean().item()
+        finally:
+            tq.kv_clear(keys=keys, partition_id=PARTITION)
 
     def _put(self, plan: StepPlan) -> list[str]:
         """Store the sequences in the queue and return their keys.
@@ -359,6 +405,8 @@ class SteppedTrainer(PPOTrainer):
                 temperature=self.config.actor_rollout_ref.rollout.temperature,
                 calculate_entropy=not is_critic and config.entropy_coeff != 0,
             )
+            if self._plan.supervised_lr is not None:
+                batch.extra_info[SUPERVISED] = True
             if not is_critic and _compares_all_tokens(config.policy_loss):
                 batch.extra_info["max_token_len_per_gpu"] = sum(self._lengths[key] for key in chosen)
             if is_critic:
@@ -366,12 +414,13 @@ class SteppedTrainer(PPOTrainer):
             else:
                 answer = self.actor_rollout_wg.update_actor(batch)
             for name, value in reduce_metrics(rename_dict(answer["metrics"], f"{role}/")).items():
-                # Metrics of a loss about its own correction have the same name everywhere.
-                known = name.removeprefix("actor/") if name.startswith("actor/rollout_corr/") else name
+                known = name.removeprefix("actor/") if name.startswith(OWN_NAMES) else name
                 measured[known].append(float(value))
         metrics.update(_over_updates(measured, role))
 
     def _updated_fields(self, is_critic: bool) -> list[str]:
+        if self._plan.supervised_lr is not None:
+            return list(SCORED_FIELDS)
         if is_critic:
             return [*SCORED_FIELDS, "values", "returns"]
         names = [*SCORED_FIELDS, "old_log_probs", "advantages", "row_weight"]

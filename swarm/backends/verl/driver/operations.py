@@ -32,9 +32,10 @@ from swarm.job import TrainJob
 from swarm.sampler import EngineLost
 from swarm.trainer.advantages import compute_advantages
 from swarm.trainer.checkpoint_files import CheckpointInfo
-from swarm.trainer.description import describe_batch, mean_advantages
+from swarm.trainer.description import describe_batch, describe_demonstrations, mean_advantages
 from swarm.trainer.schedule import draw_minibatches
-from swarm.trainer.token_rows import Row, build_rows
+from swarm.trainer.token_rows import Row, build_demonstration_rows, build_rows
+from swarm.types import TrainBatch
 
 logger = logging.getLogger(__name__)
 
@@ -145,13 +146,14 @@ class Operations:
 
     def _train(self, args: bytes) -> dict[str, Any]:
         session = self._require_session()
-        given = unpack_batch(args)
+        given, job = unpack_batch(args), session.settings.job
+        if job.is_supervised(given.step):
+            return self._train_supervised(session, given, job)
         batch, constrained = without_grammars(given)
         rows = build_rows(batch)
         if not rows:
             metrics, advantages = {"rollout/episodes": 0.0, "rollout/groups": 0.0, "actor/updates": 0.0}, {}
             return self._finish(session, batch.step, metrics, advantages)
-        job = session.settings.job
         has_critic = job.has_critic
         if has_critic:
             advantages_EL = torch.zeros(len(rows), max(row.tokens for row in rows))
@@ -164,7 +166,13 @@ class Operations:
             loss_agg_mode=str(job.loss_agg_mode),
             per_token_temperature=_takes_each_temperature(session.settings),
         )
-        plan = StepPlan(batch.step, session.weight_version, sequences, _minibatches(rows, sequences, job, batch.step))
+        plan = StepPlan(
+            batch.step,
+            session.weight_version,
+            sequences,
+            _minibatches(rows, sequences, job, batch.step),
+            forgets=bool(job.sft_steps) and batch.step == job.sft_steps + 1,
+        )
         measured = self._run(session, plan)
         metrics = {
             "actor/updates": 0.0,
@@ -177,6 +185,27 @@ class Operations:
         if has_critic:
             advantages |= _judged(rows, sequences, session.trainer.judged_advantages)
         return self._finish(session, batch.step, metrics, advantages)
+
+    def _train_supervised(self, session: _Session, batch: TrainBatch, job: TrainJob) -> dict[str, Any]:
+        """Update the weights once, with the demonstrations of the batch alone."""
+        assert job.sft_lr is not None, "a resolved job with demonstrations has a learning rate for them"
+        rows = build_demonstration_rows(batch.demonstrations)
+        sequences = _demonstrated(rows)
+        plan = StepPlan(
+            batch.step,
+            session.weight_version,
+            sequences,
+            [MiniBatch(tuple(range(len(sequences.trained))), len(rows))],
+            supervised_lr=job.sft_lr,
+            held_out=_demonstrated(build_demonstration_rows(batch.held_out)) if batch.held_out else None,
+        )
+        metrics = {
+            "actor/updates": 0.0,
+            "actor/grad_norm": 0.0,
+            **describe_demonstrations(rows),
+            **self._run(session, plan),
+        }
+        return self._finish(session, batch.step, metrics, {})
 
     def _run(self, session: _Session, plan: StepPlan) -> dict[str, float]:
         try:
@@ -242,6 +271,11 @@ class Operations:
         if self._session is None:
             raise EngineFailure("the driver has no job open")
         return self._session
+
+
+def _demonstrated(rows: Sequence[Row]) -> Sequences:
+    ones_EL = torch.ones(len(rows), max(row.tokens for row in rows))
+    return build_sequences(rows, ones_EL, {}, loss_agg_mode="token-mean", per_token_temperature=False)
 
 
 def _minibatches(rows: Sequence[Row], sequences: Sequences, job: TrainJob, step: int) -> list[MiniBatch]:

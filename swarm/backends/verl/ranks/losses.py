@@ -18,6 +18,9 @@ from verl.workers.utils.padding import no_padding_2_padding
 ROW_WEIGHT = "row_weight"
 """Field of a row: its share of its episode, in the modes that average over sequences; 1 elsewhere."""
 
+SUPERVISED = "supervised"
+"""Mark of a minibatch of demonstrations."""
+
 OWN_WEIGHT_LOSSES = frozenset({"bypass_mode"})
 """Losses that ignore given weights and compute their own. They are proportional to the advantage, so the advantage
 carries our weights."""
@@ -31,10 +34,14 @@ def policy_loss(
 ) -> tuple[torch.Tensor, dict[str, Any]]:
     """Return policy loss + kl_loss_coef * KL(policy, reference) - entropy_coeff * entropy, and its metrics.
 
+    Demonstrations have the supervised loss instead, the mean of -log π over the trained tokens.
+
     Matrices are [R, L], rows of the microbatch by their longest response. verl averages gradients over the `dp_size`
     ranks, so each share is multiplied by their number.
     """
     logprobs_RL = no_padding_2_padding(cast(torch.Tensor, model_output["log_probs"]), data)
+    if SUPERVISED in data:
+        return _supervised_loss(logprobs_RL, data)
     entropies = model_output.get("entropy")
     entropies_RL = None if entropies is None else no_padding_2_padding(cast(torch.Tensor, entropies), data)
     dp_size, rows = int(data["dp_size"]), int(data["global_batch_size"])
@@ -74,6 +81,18 @@ def policy_loss(
     metrics["actor/pg_loss"] = Metric(AggregationType.SUM, total)
     extra, terms = _regularizers(config, logprobs_RL, entropies_RL, fields, mask_RL)
     return total + extra, {**metrics, **{name: Metric(AggregationType.SUM, value) for name, value in terms.items()}}
+
+
+def _supervised_loss(logprobs_RL: torch.Tensor, data: TensorDict) -> tuple[torch.Tensor, dict[str, Any]]:
+    mask_RL = data.select("response_mask").to_padded_tensor()["response_mask"].to(torch.bool)
+    total = agg_loss(
+        -logprobs_RL,
+        mask_RL,
+        "token-mean",
+        dp_size=int(data["dp_size"]),
+        batch_num_tokens=data["batch_num_tokens"],
+    )
+    return total, {"sft/loss": Metric(AggregationType.SUM, total)}
 
 
 def _regularizers(

@@ -200,6 +200,19 @@ class PolicyWorker(ActorRolloutRefWorker):
             _end_step(self.actor)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def set_rate(self, lr: float | None) -> None:
+        """Make the next updates with this learning rate, or with that of the schedule if it is None."""
+        engine = self.actor.engine
+        rates = engine.lr_scheduler.get_last_lr() if lr is None else [lr] * len(engine.optimizer.param_groups)
+        for group, rate in zip(engine.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def forget_moments(self) -> None:
+        """Begin with new moments of AdamW, as for a first update."""
+        self.actor.engine.optimizer.state.clear()
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def save_weights(self, path: str, dtype: str) -> None:
         """Write the whole weights as one file, from rank 0."""
         weights, _adapter = self.actor.engine.get_per_tensor_param()

@@ -196,10 +196,9 @@ async def test_damaged_checkpoint_is_refused_and_training_goes_on(running: Any, 
 async def test_supervised_steps_are_those_of_the_local_trainer_and_so_is_the_reward_after_them(
     opened: Any, tmp_path: Path
 ) -> None:
-    settings = {
-        **{name: value for name, value in JOB.items() if "kl_loss" not in name}, "demonstrations": "sha256:0", "sft_steps": 2, "sft_lr": 2e-3,
-        "total_steps": 6, "lr_scheduler_type": "cosine",
-    }  # fmt: skip
+    without_kl = {name: value for name, value in JOB.items() if "kl_loss" not in name}
+    of_demonstrations = {"demonstrations": "sha256:0", "sft_steps": 2, "sft_lr": 2e-3}
+    settings = {**without_kl, **of_demonstrations, "total_steps": 6, "lr_scheduler_type": "cosine"}
     local = Local(settings)
     async with opened(tmp_path, ranks=2, **settings) as running:
         await running.trainer.start()

@@ -13,6 +13,8 @@ from swarm.errors import BadRequest, EngineNotReady
 
 if TYPE_CHECKING:
     from swarm.client import SwarmClient
+    from swarm.job import TrainJob
+    from swarm.prices import Prices
     from swarm.program import Program
     from swarm.tasks import Split
 
@@ -54,6 +56,10 @@ LogOption = Annotated[
     list[str] | None,
     typer.Option("--log", help="Also record trainings in this tracker, such as mlflow or wandb; repeatable."),
 ]
+PricesOption = Annotated[
+    Path | None,
+    typer.Option("--prices", help="A YAML file with cpu_hour and gpu_hour, so that money is counted as well."),
+]
 DATABASE_SINK = "database"
 """The sink that every server records into."""
 
@@ -63,6 +69,17 @@ def ks_of(text: str | None) -> tuple[int, ...]:
     from swarm.pass_at_k import read_ks
 
     return () if text is None else read_ks(text)
+
+
+def prices_of(path: Path | None, job: TrainJob) -> Prices | None:
+    """Return the prices of a file, None without one. Raise BadRequest if they lack one that the job needs."""
+    from swarm.prices import read_prices
+
+    if path is None:
+        return None
+    prices = read_prices(path)
+    prices.require_machines(job.n_gpu)
+    return prices
 
 
 def token_of(*roles: str) -> str | None:

@@ -90,6 +90,14 @@ def await_former_server(home: Path) -> None:
         time.sleep(POLL_S)
 
 
+def own_server_pid(home: Path) -> int | None:
+    """Return the process of the server that was started in this home by `server_at`, or None."""
+    try:
+        return json.loads((home / ANNOUNCEMENT).read_bytes())["pid"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _is_own(home: Path) -> bool:
     """Return whether the server that runs in this home was started by `server_at`."""
     from swarm.config import LEDGER

@@ -150,7 +150,8 @@ def test_a_killed_training_goes_on_with_the_base_score_that_it_had(again: Path) 
         text=True,
     ) as run:  # fmt: skip
         assert run.stderr is not None
-        lines = [next(run.stderr) for _ in range(3)]
+        said = (line for line in run.stderr if not line.startswith("expected"))
+        lines = [next(said) for _ in range(3)]
         run.kill()
     assert lines[0].startswith("going on with runs/train/killed at step ")
     assert lines[1].strip() == f"{base.strip()}, on record"

@@ -365,3 +365,27 @@ def test_a_job_that_asks_for_scores_gets_them_from_the_command_that_trains_it(ow
         assert curve == [(step, "done", 1.0, 4) for step in (0, 2, 3)]
     # The training reward is another one than the grade.
     assert (own / "logs" / "evaluator.log").read_text().count('"mean": 1.0') == 3
+
+
+@pytest.mark.timeout(400)
+def test_an_estimate_leaves_nothing_behind_and_the_next_training_reads_the_record_of_the_last(own: Path) -> None:
+    (own / "prices.yaml").write_text("cpu_hour: 3600\n")
+    priced = ("--prices", str(own / "prices.yaml"))
+    before = set(own.rglob("*"))
+    tried = train(own, "--estimate", *priced)
+    assert tried.exit_code == 0, tried.output
+    estimate = json.loads(tried.stdout)
+    assert (estimate["source"], estimate["steps"]) == ("3 steps", 3)
+    assert 0 < estimate["money"] == pytest.approx(estimate["seconds"])
+    assert estimate["tokens"] > 0 and estimate["memory"] > 0 and estimate["disk"] > 0
+    assert set(own.rglob("*")) - before == {own / "runs", own / "runs" / "train"}
+
+    first = train(own, *priced)
+    assert first.exit_code == 0, first.output
+    assert "expected" not in first.stderr
+    took = json.loads(first.stdout)["took"]
+    assert took["steps"] == 3 and took["money"] == pytest.approx(took["seconds"])
+    second = train(own, "--name", "again", "--seed", "5")
+    assert "1 like training on record" in second.stderr
+    refused = train(own, "--estimate", "--url", "http://127.0.0.1:1")
+    assert refused.exit_code == 2 and "leave --url out" in refused.stderr

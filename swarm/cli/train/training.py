@@ -20,13 +20,17 @@ from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
     from swarm.cli.held_out_score import HeldOutStep
+    from swarm.cli.train.expectation import Expectation
+    from swarm.cli.train.measurement import TrainingMeter
     from swarm.cli.train.scores import MeasuredScores
     from swarm.cli.train.training_folder import TrainingFolder, TrainingRecord
     from swarm.client import Evaluation, SwarmClient
     from swarm.client.fault_log import FaultLog
     from swarm.environments import Environment
     from swarm.job import GuardMode, TrainJob
+    from swarm.prices import Prices
     from swarm.program import Program
+    from swarm.program.training import TrainingResult
     from swarm.schemas import GuardView, Status
 
 STEPS = 60
@@ -81,6 +85,11 @@ def train(
         bool, typer.Option("--score-again", help="Score the end of the training once more, beside the score on record.")
     ] = False,
     k: options.KOption = None,
+    estimate: Annotated[
+        bool,
+        typer.Option("--estimate", help="Only say what it will take, from a few steps that are run and removed."),
+    ] = False,
+    prices: options.PricesOption = None,
     no_record: options.NoRecordOption = False,
     log: options.LogOption = None,
     as_json: options.JsonOption = False,
@@ -117,19 +126,12 @@ def train(
             wanted = new_record(train_job, env, environment, options.program_file(program, env))
             sinks = options.chosen_sinks(no_record, log)
             training = _Training(
-                env,
-                environment,
-                program,
-                chosen,
-                train_job,
-                tasks,
-                eval_every,
-                score_again,
-                ks,
-                workers,
-                sinks,
-                demonstrations,
-            )
+                env, environment, program, chosen, train_job, tasks, eval_every, score_again, ks, workers, sinks,
+                demonstrations, options.prices_of(prices, train_job),
+            )  # fmt: skip
+            if estimate:
+                training.show_estimate(directory, wanted, url, as_json=as_json)
+                return
             with open_folder(directory, beside, fresh=fresh) as folder:
                 figures = training.carry_out(folder, wanted, url, fresh=fresh)
         typer.echo(json.dumps(figures) if as_json else _in_one_line(figures))
@@ -142,7 +144,7 @@ class _Training:
     `env` and `file` are the environment and the program as the user named them. `tasks` is the number of held-out tasks
     of each score. With `score_again`, the end of the training is scored once more. `ks` are those of pass@k before the
     first step. `workers` is the number of concurrent episodes. A new server records the training in `sinks`. The job
-    names `demonstrations` by their digest.
+    names `demonstrations` by their digest. `prices` may be unknown.
     """
 
     env: str
@@ -157,6 +159,30 @@ class _Training:
     workers: int
     sinks: list[str]
     demonstrations: Path | None
+    prices: Prices | None
+
+    def show_estimate(self, directory: Path, wanted: TrainingRecord, url: str | None, *, as_json: bool) -> None:
+        """Print what the training will take, from a trial. Raise BadRequest with a `url`, whose model would change."""
+        from swarm.cli.train.trial import run_trial
+
+        if url is not None:
+            raise BadRequest("--estimate trains some steps on a server of its own: leave --url out", param="url")
+        measured = run_trial(
+            self.job, self.environment, self.program, self.demonstrations, tasks=self.tasks, workers=self.workers,
+            beside=directory.parent,
+        )  # fmt: skip
+        estimate = self._expect(directory, wanted, 0).by_steps(measured)
+        typer.echo(json.dumps(estimate.figures()) if as_json else f"{self.env}: {estimate.text}")
+
+    def _expect(
+        self, directory: Path, record: TrainingRecord, step: int, *, has_own_server: bool = True
+    ) -> Expectation:
+        from swarm.cli.train.expectation import expect
+
+        return expect(
+            directory, record, self.job, step=step, tasks=self.tasks, ks=self._ks_before(), eval_every=self.eval_every,
+            workers=self.workers, prices=self.prices, has_own_server=has_own_server,
+        )  # fmt: skip
 
     def carry_out(
         self, folder: TrainingFolder, wanted: TrainingRecord, url: str | None, *, fresh: bool
@@ -165,20 +191,23 @@ class _Training:
 
         Raise Conflict if the folder or the server has another training.
         """
+        from swarm.cli.train.expectation import step_printer
+        from swarm.cli.train.measurement import TrainingMeter
         from swarm.cli.train.training_run import start_run, take_up
         from swarm.client import SwarmClient
         from swarm.client.fault_log import FaultLog
         from swarm.processes.child import own_name
-        from swarm.program import train as train_program
-        from swarm.program.limits import describe_limits, reply_limit
+        from swarm.program.limits import reply_limit
         from swarm.program.steps import watch_steps
 
         record = take_up(folder, wanted, has_own_server=url is None)
         directory = folder.directory
+        meter = TrainingMeter(self.job, self.workers, directory if url is None else None)
         with (
             server_at(url, directory, self.job, sinks=self.sinks) as address,
             SwarmClient(address, token=options.token_of("commander"), client_id=own_name()) as client,
             FaultLog() as faults,
+            meter.memory(),
         ):
             if self.demonstrations is not None:
                 client.add_demonstrations(self.demonstrations)
@@ -186,34 +215,45 @@ class _Training:
             if not self._is_over(status):
                 # Scores of an earlier end are not those of the next one.
                 record = record.model_copy(update={"final_scores": ()})
-            if warning := warning_of(self.tasks):
-                typer.echo(f"swarm: {warning}", err=True)
             self._report_progress(directory, status)
-            if limits := describe_limits(self.environment, self.job):
-                typer.echo(limits, err=True)
-            scores = self._scores(client, faults, folder)
+            expected = self._expect(directory, record, status.step, has_own_server=url is None)
+            expected.show()
+            scores = self._scores(client, meter.timed(self._evaluate(client, faults)), folder)
             record = scores.base(record, status.step, is_own_server=url is None)
             if not status.step:
                 self._show_start(record.base_score, is_next=not self.job.sft_steps)
-            gate = None if self.eval_every is None else scores.gate(self.eval_every)
             with (
                 evaluator_beside(self.job, self.env, self.file, address, directory),
-                watch_steps(client, _show_step, _show_fault),
+                watch_steps(client, step_printer(client, meter, expected, status.step), _show_fault),
+                meter.training(),
             ):
-                self._show_start(scores.after_demonstrations(), is_next=True)
-                done = train_program(
-                    client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate, faults=faults
-                )
+                done = self._train(client, scores, meter, faults)
             scored = self._score_end(client, scores, record)
             changes, found, limit = _changes(client), _faults(client), reply_limit(client, self.environment)
+            measured = meter.read(client, status.step, done.steps)
             if url is None:
                 client.save_checkpoint()
+        took = None if measured is None else meter.complete(measured, done.steps)
         return {
             "env": self.environment.name, "digest": self.environment.digest, "program": self.program.name,
             "steps": done.steps, "failed_episodes": done.failures,
             "max_response_length": limit if limit < self.environment.max_tokens else None,
             **scored, "guard": found, "changes": changes, "home": None if url else str(directory),
+            "took": None if took is None else expected.keep(took, folder, is_own=url is None),
         }  # fmt: skip
+
+    def _train(
+        self, client: SwarmClient, scores: MeasuredScores, meter: TrainingMeter, faults: FaultLog
+    ) -> TrainingResult:
+        from swarm.program import train as train_program
+
+        gate = None if self.eval_every is None else scores.gate(self.eval_every)
+        with meter.demonstrating():
+            start = scores.after_demonstrations()
+        self._show_start(start, is_next=True)
+        return train_program(
+            client, self.environment, self.job, self.program, max_workers=self.workers, gate=gate, faults=faults
+        )
 
     def _score_end(self, client: SwarmClient, scores: MeasuredScores, record: TrainingRecord) -> dict[str, Any]:
         """Score the end of the training, unless that is on record, and return the figures of all scores."""
@@ -243,12 +283,16 @@ class _Training:
         if score is not None:
             show_start(score, self.job, is_next=is_next, has_own_reward=self.program.reward is not None)
 
-    def _scores(self, client: SwarmClient, faults: FaultLog, folder: TrainingFolder) -> MeasuredScores:
+    def _scores(
+        self, client: SwarmClient, evaluate: Callable[[int], Evaluation], folder: TrainingFolder
+    ) -> MeasuredScores:
         """Return the scores of the run. Before its first step they also tell of pass@k for a group, if that is free."""
         from swarm.cli.train.scores import MeasuredScores
 
-        ks = {*self.ks, *(k for k in (1, self.job.num_repeat) if k <= max(self.ks, default=1))}
-        return MeasuredScores(client, self._evaluate(client, faults), self.tasks, self.job, folder, sorted(ks))
+        return MeasuredScores(client, evaluate, self.tasks, self.job, folder, self._ks_before())
+
+    def _ks_before(self) -> list[int]:
+        return sorted({*self.ks, *(k for k in (1, self.job.num_repeat) if k <= max(self.ks, default=1))})
 
     def _evaluate(self, client: SwarmClient, faults: FaultLog) -> Callable[[int], Evaluation]:
         """Return a function that measures the served weights on the held-out tasks, with so many attempts at each."""
@@ -286,6 +330,10 @@ class _Training:
         return status.state is EngineState.COMPLETE or status.step >= (self.job.total_steps or STEPS)
 
     def _report_progress(self, directory: Path, status: Status) -> None:
+        from swarm.program.limits import describe_limits
+
+        if warning := warning_of(self.tasks):
+            typer.echo(f"swarm: {warning}", err=True)
         total, step = self.job.total_steps or STEPS, status.step
         if step < total and self._is_over(status):
             typer.echo(f"the training in {directory} has ended at step {step}: {status.reason}", err=True)
@@ -293,6 +341,8 @@ class _Training:
             typer.echo(f"all {total} steps of {directory} are done: a job with more total_steps goes further", err=True)
         elif step:
             typer.echo(f"going on with {directory} at step {step} of {total}", err=True)
+        if limits := describe_limits(self.environment, self.job):
+            typer.echo(limits, err=True)
 
 
 def _changes(client: SwarmClient) -> list[dict[str, Any]]:
@@ -393,7 +443,3 @@ def _in_one_line(figures: Mapping[str, Any]) -> str:
 
 def _show_fault(found: GuardView) -> None:
     typer.echo(f"guard: {found.sentence} {found.advice}", err=True)
-
-
-def _show_step(step: int, description: str) -> None:
-    typer.echo(f"step {step:4d}  {description}", err=True)

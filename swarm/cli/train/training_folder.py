@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from swarm.cli.held_out_score import HeldOutScore, HeldOutStep
 from swarm.cli.own_server import await_former_server
+from swarm.cli.train.measurement import MeasuredTraining
 from swarm.config import LEDGER
 from swarm.digest import DIGITS
 from swarm.environments import Environment
@@ -63,7 +64,8 @@ class TrainingRecord(_Part):
     `key` is the launch key of its run on the server. `model_files` is the digest of a model directory. It is None for a
     bundled model or a model on another machine. `base_score` is measured before the first step, and None until then.
     `base_score_remembered_from` is when an earlier training measured it, and None if this one did. `final_scores` are
-    those of the weights at the end of a finished training, in the order of their measurement.
+    those of the weights at the end of a finished training, in the order of their measurement. `took` is what the newest
+    command on it used, if that trained steps on a server of its own.
     """
 
     key: str
@@ -74,6 +76,14 @@ class TrainingRecord(_Part):
     base_score: HeldOutScore | None = None
     base_score_remembered_from: datetime | None = None
     final_scores: tuple[HeldOutStep, ...] = ()
+    took: MeasuredTraining | None = None
+
+
+def read_record(path: Path) -> TrainingRecord | None:
+    """Return the record in a file, or None if it is damaged or of another version."""
+    with suppress(OSError, ValidationError):
+        return TrainingRecord.model_validate_json(path.read_bytes())
+    return None
 
 
 def new_record(job: TrainJob, name: str, environment: Environment, program: Path | None) -> TrainingRecord:

@@ -264,8 +264,8 @@ class _Evaluator:
 
 
 def _was_silent(lost: EpisodeView) -> bool:
-    """Return whether the server aborted an episode because its agent was idle, or took too long."""
-    return lost.outcome in SILENT
+    """Return whether the server aborted an episode because its agent, and not a slow server, took too long."""
+    return lost.outcome in SILENT and not lost.usage.system_failures
 
 
 def _worst_output(worst: float, broken: str) -> WorkflowOutput:

@@ -51,7 +51,7 @@ class ServerWatch:
         if episode.state is EpisodeState.ABORTED:
             return Unavailable(f"the server aborted the episode: {episode.outcome}")
         if failed := episode.usage.system_failures:
-            return Unavailable(f"the server failed {failed} model calls of the attempt")
+            return Unavailable(f"the server failed {failed} model calls of the attempt, or was too slow")
         return None
 
 

@@ -262,7 +262,7 @@ class ModelService:
             await _all_of([self._sample(episode, call, choice) for choice in choices])
         except BaseException as error:
             episode.calls.drop(call)
-            _note_fault(episode, error)
+            self._note_fault(episode, call, error)
             if call.is_abandoned:
                 self.counts.count(Oddity.ORPHANED)
             for choice in choices:
@@ -275,13 +275,27 @@ class ModelService:
             turns = await self._record(episode, call, choices)
         except BaseException as error:
             episode.calls.drop(call)
-            _note_fault(episode, error)
+            self._note_fault(episode, call, error)
             raise
         completions = tuple(map(_completion, choices, turns))
         if call.is_streamed:
             for completion in completions:
                 call.publish(Closed(completion))
         return completions
+
+    def _note_fault(self, episode: RunningEpisode, call: LogicalCall, error: BaseException) -> None:
+        """Count a call that failed although its request was sound.
+
+        Its caller still waited, or gave up because the server is slow. Who has read a part of the reply may have given
+        it up for what it says. A call that got no turn beside others does not count if an agent could have caused that.
+        """
+        if isinstance(error, Crowded):
+            counts = self.episodes.asks_singly(episode.client_id)
+        elif call.is_abandoned:
+            counts = not call.has_left and self.episodes.is_kept_waiting(episode)
+        else:
+            counts = isinstance(error, Exception) and not isinstance(error, BadRequest | Conflict)
+        episode.meter.system_failures += counts
 
     async def _sample(self, episode: RunningEpisode, call: LogicalCall, choice: Choice) -> None:
         def restart() -> None:
@@ -350,15 +364,6 @@ class ModelService:
             episode.calls_in_flight -= len(over)
             episode.touch()
         return turns
-
-
-def _note_fault(episode: RunningEpisode, error: BaseException) -> None:
-    """Count a call that failed although its request was sound and its caller still waited.
-
-    A call that got no turn because of too many other calls does not count: an episode could cause that itself.
-    """
-    if isinstance(error, Exception) and not isinstance(error, BadRequest | Conflict | Crowded):
-        episode.meter.system_failures += 1
 
 
 async def _all_of(work: Sequence[Coroutine[Any, Any, None]]) -> None:

@@ -80,7 +80,8 @@ class BegunEpisode:
 class Episodes:
     """Every episode of one job, from the start of its engine to the stop. Use it from one event loop.
 
-    `max_running` limits the running episodes. The training loop takes its batches from here.
+    `max_running` limits the running episodes. A call that waits for more than `max_wait_s` seconds is kept waiting. The
+    training loop takes its batches from here.
     """
 
     running_job: RunningJob
@@ -89,6 +90,7 @@ class Episodes:
     ledger: Ledger
     lifecycle: EngineLifecycle
     max_running: int
+    max_wait_s: float = 100.0
     _is_open: bool = False
     coordinator_client: CoordinatorClient = field(default_factory=CoordinatorClient)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
@@ -401,7 +403,22 @@ class Episodes:
         episode = self._running.get(row.episode_id)
         if episode is None:
             return row
-        return replace(row, last_seen_at=episode.last_seen_at, use=row.use + episode.meter.unrecorded)
+        use = row.use + episode.meter.unrecorded
+        if self.is_kept_waiting(episode):
+            use = replace(use, system_failures=use.system_failures + 1)
+        return replace(row, last_seen_at=episode.last_seen_at, use=use)
+
+    def is_kept_waiting(self, episode: RunningEpisode) -> bool:
+        """Return whether the server is so slow that it keeps a call of the episode waiting."""
+        return episode.meter.keeps_waiting(self.max_wait_s) and self.asks_singly(episode.client_id)
+
+    def asks_singly(self, client_id: str) -> bool:
+        """Return whether no running episode of the client ever had two completions at once.
+
+        Otherwise its agents could have filled the server themselves, to have the attempts repeated that go badly.
+        """
+        own = (each for each in self._running.by_id.values() if each.client_id == client_id)
+        return all(each.meter.most_at_once <= 1 for each in own)
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until no train episode runs; return False if some still run after `timeout_s` seconds."""
@@ -500,6 +517,8 @@ class Episodes:
 
     async def _expire(self, episode: RunningEpisode, reason: str) -> None:
         logger.info("episode %s of %s expires: %s", episode.episode_id, episode.client_id, reason)
+        if self.is_kept_waiting(episode):
+            episode.meter.system_failures += 1
         try:
             if episode.is_prepared:
                 await self.transactions.expire(episode, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,12 +18,17 @@ def call_seed(sampling_seed: int, number: int) -> int:
     return int.from_bytes(digest[:8], "big") % 2**63
 
 
+SLOW_TOKENS_PER_S = 1.0
+SLOW_PROMPT_TOKENS_PER_S = 16.0
+"""A server that samples or reads fewer tokens per second for a single completion is slow. Else the call is long."""
+
+
 @dataclass(slots=True, eq=False)
 class OpenCompletion:
     """A completion that is not on record.
 
     `params` are its sampling parameters, `asked_tokens` is the limit that its call asked for. `sampled` are its tokens
-    so far. It is `handed_over` once the ledger was given its turn.
+    so far. It is `handed_over` once the ledger was given its turn. `begun` is a time of the monotonic clock.
     """
 
     prompt_tokens: int
@@ -30,11 +36,17 @@ class OpenCompletion:
     asked_tokens: int
     sampled: int = 0
     handed_over: bool = False
+    begun: float = field(default_factory=time.monotonic)
 
     @property
     def use(self) -> ModelUse:
         """Model use of this completion: nothing as long as no token was sampled."""
         return ModelUse.of(self.params, self.prompt_tokens, self.sampled) if self.sampled else NO_USE
+
+    def is_kept_waiting(self, longer_than_s: float) -> bool:
+        """Return whether it takes longer than that, and longer than its tokens take on a slow server."""
+        allowed_s = self.sampled / SLOW_TOKENS_PER_S + self.prompt_tokens / SLOW_PROMPT_TOKENS_PER_S
+        return time.monotonic() - self.begun >= max(longer_than_s, allowed_s)
 
     @property
     def is_cut(self) -> bool:
@@ -47,7 +59,7 @@ class UsageMeter:
     """Use of one episode's model against its limits. Use it from one event loop.
 
     `calls` and `tokens` count what was sampled. `overruled` counts completions whose call asked for other sampling than
-    the begin of the episode had fixed.
+    the begin of the episode had fixed. `most_at_once` is the largest number of completions that were under way at once.
 
     The ledger counts recorded use. The meter counts the rest, until the end of the episode records that too.
     """
@@ -59,6 +71,7 @@ class UsageMeter:
     system_failures: int = 0
     is_limited: bool = False
     overruled: int = 0
+    most_at_once: int = 0
     _asked: dict[str, None] = field(default_factory=dict[str, None])
     _open: set[OpenCompletion] = field(default_factory=set[OpenCompletion])
     _unrecorded: ModelUse = NO_USE
@@ -87,6 +100,11 @@ class UsageMeter:
 
     def begin(self, completions: Iterable[OpenCompletion]) -> None:
         self._open.update(completions)
+        self.most_at_once = max(self.most_at_once, len(self._open))
+
+    def keeps_waiting(self, longer_than_s: float) -> bool:
+        """Return whether a completion is kept waiting for longer than that."""
+        return any(each.is_kept_waiting(longer_than_s) for each in self._open)
 
     def overrule(self, asked: Iterable[str], completions: int) -> None:
         """Note the sampling settings that a call asked for in vain."""

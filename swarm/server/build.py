@@ -124,6 +124,7 @@ class Assembly:
             ledger=self.ledger,
             lifecycle=self.lifecycle,
             max_running=self.config.max_running_episodes,
+            max_wait_s=self.config.max_wait_s,
             coordinator_client=self.coordinator_client,
         )
         episodes.remember(await self.ledger.closed_episodes(REMEMBERED_EPISODES))

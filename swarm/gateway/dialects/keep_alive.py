@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ from swarm.gateway.http.routes import until_left
 from swarm.types import KEEP_ALIVE_HEADER
 
 SHORTEST_S, LONGEST_S = 0.1, 60.0
+LOOK_S = 1.0
+"""The interval of looks whether the episode has ended."""
 BLANK = b" "
 """JSON may have blanks before it, and every parser skips them."""
 
@@ -54,11 +57,11 @@ async def answer_whole(
     """Return the answer whose JSON body the work returns, or None if the client disconnects before.
 
     With `every_s`, the answer begins after so many seconds, and has a blank each time that they pass again. An error
-    after that is rendered as the body, and so is the end of the episode, whose reason `ended` returns.
+    after that is rendered as the body, and so is the end of the episode, of which `ended` returns the reason.
     """
     working = asyncio.ensure_future(work)
     try:
-        if await unless_disconnected(request, asyncio.wait({working}, timeout=every_s)) is None:
+        if await unless_disconnected(request, _wait(working, every_s, ended)) is None:
             working.cancel()
             return None
     except BaseException:
@@ -71,6 +74,23 @@ async def answer_whole(
     return StreamingResponse(body, media_type="application/json", headers=headers)
 
 
+async def _wait(working: asyncio.Future[bytes], seconds: float | None, ended: Callable[[], str | None]) -> bool:
+    """Wait for the work, at most so many seconds, and return True. Raises EpisodeEnded once the episode has ended.
+
+    A sampler that stands still gives no token, with which its caller would see that. Without a limit of seconds the
+    sampler has one.
+    """
+    if seconds is None:
+        await asyncio.wait({working})
+        return True
+    until = time.monotonic() + seconds
+    while not working.done() and (left_s := until - time.monotonic()) > 0:
+        await asyncio.wait({working}, timeout=min(LOOK_S, left_s))
+        if not working.done() and (reason := ended()) is not None:
+            raise EpisodeEnded(f"the episode ended during this call ({reason})")
+    return True
+
+
 async def _with_blanks(
     working: asyncio.Future[bytes],
     every_s: float,
@@ -80,10 +100,7 @@ async def _with_blanks(
     try:
         while not working.done():
             yield BLANK
-            await asyncio.wait({working}, timeout=every_s)
-            # A sampler that stands still gives no token, with which its caller would see this.
-            if not working.done() and (reason := ended()) is not None:
-                raise EpisodeEnded(f"the episode ended during this call ({reason})")
+            await _wait(working, every_s, ended)
         yield working.result()
     except SwarmError as error:
         yield to_json(render_error(error))

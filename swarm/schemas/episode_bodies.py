@@ -148,8 +148,8 @@ class EpisodeUsage(_Usage):
     last two without neutral values. `other_sampling` names other settings that changed the distribution, such as
     `min_p=0.5`. `seconds` is the time from begin to end, null before the end. `limited` is true if a limit of the
     episode refused or shortened a call. `system_failures` counts model calls that failed through the server's own
-    fault or slowness, and restarts of the server during the episode. `overruled` counts completions whose call asked for other
-    sampling than the begin of the episode had fixed, and `asked_sampling` names what they asked for.
+    fault or slowness, and restarts of the server during the episode. `overruled` counts completions whose call asked
+    for other sampling than the begin of the episode had fixed, and `asked_sampling` names what they asked for.
     """
 
     seconds: float | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from process_support import command_of, descendants
 from tests_support import begin, chat, end, run_batch, wait_for_state, wait_for_step
 
 from swarm.job import TrainJob
+from swarm.program.attempts import Model
+from swarm.tasks.agent import open_http
 
 JOB = TrainJob(batch_size=2, num_repeat=2, drain_timeout_s=2, max_response_length=24)
 WORKER = "swarm.backends.local.worker"
@@ -64,3 +67,26 @@ def test_a_worker_killed_in_the_training_step_trains_the_batch_once(start_server
         assert (status["weight_version"], status["recoveries"]) == (1, 1)
         trained = http.get("/v1/swarm/episodes", params={"state": "trained"}).json()["episodes"]
         assert len(trained) == 4
+
+
+def test_a_worker_that_is_paused_for_longer_than_calls_wait_answers_own_clients_when_it_goes_on(
+    start_server: Any,
+) -> None:
+    others = workers()
+    server = start_server(JOB, max_wait_s=0.3)
+    with httpx.Client(base_url=server.url, timeout=60) as http, open_http(keep_alive_s=0.1) as own:
+        wait_for_state(http, "ROLLING")
+        episode = begin(http, episode_type="eval")
+        model = Model(episode["base_url"], episode["api_key"], "default", 8, own)
+        (worker,) = workers() - others
+        with ThreadPoolExecutor() as pool:
+            worker.suspend()
+            try:
+                call = pool.submit(model.chat, [{"role": "user", "content": "Reverse: ABC"}])
+                key = {"authorization": f"Bearer {episode['api_key']}"}
+                body = {"model": "default", "messages": [{"role": "user", "content": "Reverse: ABC"}]}
+                assert http.post("/v1/chat/completions", headers=key, json=body).status_code == 503
+                assert not call.done()
+            finally:
+                worker.resume()
+            assert call.result(60)["role"] == "assistant"

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from experiments_db import Author, DetailedEvaluation, Run
-from researcher.evaluation.authorship import MOST_TASKS, count_authorship, read_answers
+from researcher.evaluation.authorship import MOST_TASKS, Authorship, count_authorship, read_answers
 from researcher.evaluation.shown_request import compare_requests
 from researcher.execution.environments import StudyEnvironments
 from researcher.phases import AUTHORSHIP, COST, FINAL, LEDGER, REQUESTS
@@ -156,6 +156,8 @@ def _check_authorship(record: StudyRecord, attempts: Attempts, details: Mapping[
             check.leave_out(f"{record.charter.environment} cannot be opened: {error.message}", len(scores))
             return check
         for item in scores:
+            ended = [each.ended_at or 0.0 for each in _attempts_of(item, attempts)]
+            check.mismatches += _compare_problem(record, item, max(ended, default=0.0))
             seen = [(each, details[each.episode_id]) for each in _attempts_of(item, attempts)]
             if not seen or any(len(detail.turns) < each.turns for each, detail in seen):
                 check.leave_out("the tokens of its attempts are not kept: cannot be recomputed")
@@ -163,6 +165,28 @@ def _check_authorship(record: StudyRecord, attempts: Attempts, details: Mapping[
             check.checked += 1
             check.mismatches += _compare_authorship(record, item, environment, [detail for _, detail in seen])
     return check
+
+
+def _compare_problem(record: StudyRecord, item: DetailedEvaluation, ended_at: float) -> Iterator[str]:
+    """Find again what is wrong with a score by its counts and those of the arm's scores before it.
+
+    Another score that was stored after the last attempt of this one may have come too late to be counted in.
+    """
+    arm = record.arm_of(item.run_id)
+    others = [
+        other
+        for other in record.evaluations
+        if other.phase == FINAL and AUTHORSHIP in other.details and record.arm_of(other.run_id) == arm
+        if other.created_at <= item.created_at and other.run_id != item.run_id
+    ]
+    others.sort(key=lambda other: other.created_at)
+    counts = [Authorship.from_json(other.details[AUTHORSHIP]) for other in others]
+    least = sum(other.created_at <= ended_at for other in others)
+    own = Authorship.from_json(item.details[AUTHORSHIP])
+    possible = [sum(counts[:number], own).find_problem() for number in range(least, len(counts) + 1)]
+    given = item.details[AUTHORSHIP].get("problem")
+    if given not in possible:
+        yield from differences(given, possible[-1], f"{item.run_id}: authorship: problem")
 
 
 def _compare_authorship(

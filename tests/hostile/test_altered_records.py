@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from experiments_db import RecordedTraining, StudyStatus, TrainingNews, TrainingPoint, open_store
 from researcher.cli import app
+from researcher.evaluation.authorship import Authorship
 from researcher.loop.session import work_on
 from researcher.record.log import StudyLog
 from researcher.record.seal import seal
@@ -353,10 +354,11 @@ def test_authorship_is_counted_again_from_the_ledgers_as_long_as_they_have_its_t
 
     copy.execute(changed, json.dumps(counts | {"told": 3}))
     checked, mismatches, _ = authorship(copy)
-    assert checked == 2 and len(mismatches) == 4 and "authorship: told: stored 3" in mismatches[0]
-    assert "told is 3, by the readings []" in mismatches[1]
+    assert checked == 2 and len(mismatches) == 6 and "authorship: problem: stored None" in mismatches[0]
+    assert "authorship: told: stored 3" in mismatches[1] and "told is 3, by the readings []" in mismatches[2]
 
     for altered, says in (
+        ({"problem": "it is slow"}, "problem: stored it is slow, recomputed None"),
         ({"attempts": 5}, "attempts: stored 5"),
         ({"limits": ["grammar"]}, "limits: stored"),
         ({"by_code": 1}, "by_code is 1, of solved 0"),
@@ -371,6 +373,28 @@ def test_authorship_is_counted_again_from_the_ledgers_as_long_as_they_have_its_t
     for ledger in copy.folder.glob("servers/*/ledger.db"):
         compact(ledger, after_step=9, ended_before=9e9)
     assert authorship(copy) == (0, [], 2)
+
+
+def test_problem_that_the_scores_of_an_arm_have_together_cannot_be_taken_out(copy: Copy) -> None:
+    """Two scores of an arm have solved attempts of its code, which are enough only when they are counted together."""
+    copy.execute("UPDATE experiments SET author = 'language_model'")
+    with closing(sqlite3.connect(copy.home / "research.db")) as database, database:
+        rows = database.execute(
+            "SELECT id, run_id FROM evaluations WHERE phase = 'final' ORDER BY created_at"
+        ).fetchall()
+        [arm] = database.execute("SELECT experiment_id FROM runs WHERE id = ?", (rows[0][1],)).fetchone()
+        database.execute("UPDATE runs SET experiment_id = ?, seed = id WHERE id = ?", (arm, rows[1][1]))
+        counts = Authorship(attempts=6, solved=6, by_code=2, unwritten=2)
+        for (row, _), earlier in zip(rows, ([], [counts.to_json()]), strict=True):
+            details = json.dumps(counts.to_json(earlier))
+            database.execute(
+                "UPDATE evaluations SET details = json_set(details, '$.authorship', json(?)) WHERE id = ?",
+                (details, row),
+            )
+    assert not [line for line in authorship(copy)[1] if "problem" in line]
+    copy.execute("UPDATE evaluations SET details = json_remove(details, '$.authorship.problem') WHERE phase = 'final'")
+    [found] = [line for line in authorship(copy)[1] if "problem" in line]
+    assert "stored None, recomputed its code and not the model solved 4 of 12" in found
 
 
 def authorship(copy: Copy) -> tuple[int, list[str], int]:

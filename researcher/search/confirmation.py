@@ -224,12 +224,12 @@ def plan_confirmation(
     """Return the plan that confirms the arms of these hypotheses, one arm each.
 
     The arms are primary, in the order of their hypotheses. The first one has ablations if it is expected to be better.
-    The number of seeds is that of a pilot, until the design node chooses it, or that of the confirmation before. With
-    less than `most_runs` for everything, ablations are left out first, and then the last of the arms.
+    The number of seeds is that of a pilot, until the design node chooses it. With less than `most_runs` for everything,
+    ablations are left out first, and then the last of the arms.
     """
     claims = [plan for plan in history.plans if plan.stage is Stage.CLAIM]
     arms, baseline = history.arms, history.arms[charter.baseline]
-    count = _count_seeds(charter, claims)
+    count = _count_seeds(charter)
     if most_runs is not None:
         hypotheses = hypotheses[: max(1, most_runs // count - 1)]
     winner = arms[hypotheses[0].arms[0]]
@@ -289,9 +289,7 @@ def _ablations(
     return list_ablations(charter, ready[winner], ready[charter.baseline], others)
 
 
-def _count_seeds(charter: Charter, claims: list[Plan]) -> int:
-    if claims:
-        return len(claims[-1].seeds)
+def _count_seeds(charter: Charter) -> int:
     goal = charter.sample_size
     if goal is None:
         return charter.rule.min_seeds

@@ -1,4 +1,4 @@
-"""Design: the number of runs of each arm of the first plan with a claim, and their power, before arms are compared."""
+"""Design: the number of runs of each arm of a plan with a claim, and their power, before arms are compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from researcher.memory.prior import confirm, find_prior
 from researcher.memory.settlement import set_out_to_check
 from researcher.plan import Plan, Stage
 from researcher.record.log import charter_from_json
-from researcher.record.runs import Trial, TrialState, list_trials
+from researcher.record.runs import TRAINING_SECONDS, Trial, TrialState, list_all_trials, list_trials
 from researcher.record.scores import read_scores
 from researcher.search.record import read_tree
 from researcher.search.rules import runs_for_claim
@@ -33,13 +33,14 @@ FORECAST = "plan.forecast"
 
 
 def design(deps: Deps, state: ResearchState) -> ResearchState:
-    """Choose the sample size of the first plan with a claim.
+    """Choose the sample size of the first plan with a claim, or of any confirmation.
 
     A question that earlier studies decided is confirmed with fewer runs, unless a person asks for a study made anew.
     Otherwise the variance of a run's score comes from earlier studies of the same environment and model, or from a
     pilot. The pilot is the first runs of the baseline, which later count as its own. The arms were planned before, so
-    the pilot chooses no arm. A search goes on with less power than wanted, because its exploration is done. A question
-    for equality says before the first run how many runs its margin takes.
+    the pilot chooses no arm. A search goes on with less power than wanted, because its exploration is done. A later
+    confirmation has its own share of alpha, and the runs before it are its pilot. A question for equality says before
+    the first run how many runs its margin takes.
 
     Raises Underpowered if a comparing study cannot reach the power it needs, unless a person chose the seeds or
     accepted that.
@@ -59,13 +60,14 @@ def design(deps: Deps, state: ResearchState) -> ResearchState:
     if spread is None:
         return state
     size = choose_size(
-        charter,
+        # The size is that of a first plan, and alpha is shared out anew from this one on.
+        replace(charter, rule=replace(charter.rule, shares=charter.rule.shares[planned.claim :])),
         goal,
         spread,
         len(planned.arms),
         primary=len(planned.primary),
         max_runs=most,
-        run_seconds=_seconds_of_a_run(deps, charter, planned),
+        run_seconds=_seconds_of_a_run(deps, charter),
         parallel=len(deps.pool.slots),
     )
     need = ""
@@ -137,8 +139,9 @@ def _is_begun(deps: Deps, planned: Plan) -> bool:
 
 
 def needs_design(charter: Charter, planned: Plan) -> bool:
-    is_first = planned.stage is Stage.CLAIM and planned.claim == 0
-    return charter.sample_size is not None and is_first and planned.sample_size is None
+    """Return whether a plan needs its number of runs. Plans after the first one of given arms have their planner's."""
+    is_designed = planned.stage is Stage.CLAIM and (planned.claim == 0 or charter.search is not None)
+    return charter.sample_size is not None and is_designed and planned.sample_size is None
 
 
 def _most_runs(deps: Deps, charter: Charter, planned: Plan) -> int | None:
@@ -152,9 +155,12 @@ def _most_runs(deps: Deps, charter: Charter, planned: Plan) -> int | None:
 
 
 def pilot_trials(deps: Deps, charter: Charter, planned: Plan) -> list[Trial]:
-    """Return the trials that run first: the baseline with the first seeds; none if the baseline may not run."""
+    """Return the trials that run first: the baseline with the first seeds.
+
+    There are none if the baseline may not run, and for a later confirmation, which follows scored runs.
+    """
     goal = charter.sample_size
-    if goal is None:
+    if goal is None or planned.claim:
         return []
     trials = [
         trial for trial in list_trials(deps.store, deps.study_id, planned) if trial.experiment.name == charter.baseline
@@ -165,8 +171,9 @@ def pilot_trials(deps: Deps, charter: Charter, planned: Plan) -> list[Trial]:
 def _find_spread(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGoal) -> Spread | None:
     """Return the spread of the scores that the study has; None while the pilot runs.
 
-    These are the pilot and the baseline's exploring run of full length. Without two of them, the exploring runs of full
-    length of all arms count as those of one arm, which differ less. The spread is assumed only where there are no two.
+    These are the pilot, or the runs of earlier confirmations, and the baseline's exploring run of full length. Without
+    two of them, the exploring runs of full length of all arms count as those of one arm, which differ less. The spread
+    is assumed only where there are no two.
     """
     pilot = pilot_trials(deps, charter, planned)
     if goal.seeds is None and any(trial.state in (TrialState.OPEN, TrialState.ACTIVE) for trial in pilot):
@@ -176,7 +183,8 @@ def _find_spread(deps: Deps, charter: Charter, planned: Plan, goal: SampleSizeGo
     of_baseline = [explored[charter.baseline]] if charter.baseline in explored else []
     if len(runs) + len(of_baseline) > 1:
         exploring = " and its exploring run" if of_baseline else ""
-        basis = f"a pilot of {len(runs)} runs of {charter.baseline}{exploring}"
+        before = "the" if planned.claim else "a pilot of"
+        basis = f"{before} {len(runs)} runs of {charter.baseline}{exploring}"
         return _measure(charter, [*runs, *of_baseline], len(runs), basis)
     if len(explored) > 1:
         basis = f"the exploring runs of {len(explored)} arms, which differ more than runs of one arm"
@@ -240,10 +248,9 @@ def _kind_of_job(job: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(job.get(name) for name in ("engine", "model", "total_steps"))
 
 
-def _seconds_of_a_run(deps: Deps, charter: Charter, planned: Plan) -> float | None:
-    timed = [
-        trial.finished.duration_s
-        for trial in pilot_trials(deps, charter, planned)
-        if trial.finished is not None and trial.finished.duration_s is not None
-    ]
-    return fmean(timed) if timed else None
+def _seconds_of_a_run(deps: Deps, charter: Charter) -> float | None:
+    """Return the seconds that the whole trainings of the baseline took so far, on average; None before the first."""
+    trials = (trial for trial in list_all_trials(deps.store, deps.study_id) if not trial.rung)
+    runs = [trial.finished.id for trial in trials if trial.finished and trial.experiment.name == charter.baseline]
+    seconds = deps.store.sum_metric(runs, TRAINING_SECONDS)
+    return fmean(seconds.values()) if seconds else None

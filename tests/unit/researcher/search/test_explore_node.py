@@ -19,10 +19,11 @@ from experiments_db import (
     Verdict,
     read_search_arms,
 )
-from researcher.charter import Budget, Charter
+from researcher.charter import Budget, Charter, SampleSizeGoal
 from researcher.errors import TopicInvalid
 from researcher.history import Action, Decision, Objection, ObjectionKind, Response
 from researcher.loop.explore import add_exploration, propose_next
+from researcher.loop.nodes.design import design, needs_design, pilot_trials
 from researcher.loop.nodes.plan import gather_history
 from researcher.plan import ManipulationCheck, Plan, Stage
 from researcher.planner.designs import default_job
@@ -280,6 +281,25 @@ def test_reserve_pays_for_another_exploration_after_the_first_confirmation(tmp_p
     assert min(claim.seeds) == 4
     study.end({"baseline": 0.3, "third": 0.9})
     assert study.plan() is None, "no alpha is left for a third confirmation"
+
+
+def test_second_confirmation_has_a_size_of_its_own_share_of_alpha_by_the_runs_before_it(tmp_path: Path) -> None:
+    goal = SampleSizeGoal(target_effect=0.02, max_seeds=200)
+    charter = make_charter(search=replace(RULES, runs=2.0), sample_size=goal)
+    study = explored(tmp_path, make_round([make_arm("third", lr=5e-3)]), charter=charter, decisions=[CONFIRM])
+    study.plan()
+    study.end({**MEANS, "without lr": 0.3, "without num_repeat": 0.3})
+    study.plan()
+    study.end({"third": 0.9})
+
+    claim = study.plan()
+    assert claim is not None and (claim.claim, claim.sample_size) == (1, None)
+    assert pilot_trials(study.deps, charter, claim) == [], "the runs before it are its pilot"
+    design(study.deps, study.state)
+    sized = study.plans[-1]
+    assert sized.sample_size is not None and len(sized.seeds) == sized.sample_size.seeds
+    assert sized.sample_size.basis == "the 3 runs of baseline"
+    assert needs_design(charter, claim) and not needs_design(charter, sized)
 
 
 def test_round_that_cannot_be_carried_out_ends_the_exploration_or_the_study(tmp_path: Path) -> None:

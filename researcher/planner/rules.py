@@ -304,7 +304,13 @@ def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Dec
     more = len(next(reversed(history.plans)).seeds)
     wanted = (len(open_arms) + 1) * more
     if not _is_within_budget(charter.budget, planned + wanted):
-        why = f"Another plan takes {wanted} runs, for which --max-runs leaves no room."
+        most = charter.budget.max_runs
+        why = f"Another plan takes {wanted} runs"
+        why += (
+            f": start the study with --max-runs {planned + wanted} to have it."
+            if most is None
+            else f", for which --max-runs {most} leaves no room."
+        )
         return Decision(Action.STOP, f"Not decided: {', '.join(open_arms)}. {why}")
     return Decision(Action.REFINE, f"Not decided: {', '.join(open_arms)}. They get {more} more seeds.")
 

@@ -214,7 +214,12 @@ def test_open_comparison_gets_more_seeds_only_if_the_budget_has_room(max_runs: i
     open_result = _analysis(charter, {"use_kl_loss=true": (0.05, Verdict.INCONCLUSIVE)})
     history = History((first,), (open_result,))
 
-    assert planner.decide(charter, open_result, history).action is action
+    decision = planner.decide(charter, open_result, history)
+    assert decision.action is action
+    assert ("leaves no room" in decision.reason, "with --max-runs 12" in decision.reason) == (
+        max_runs == 11,
+        max_runs is None,
+    )
     again = planner.plan(charter, history)
     assert (again.seeds, again.pools_runs) == ((3, 4, 5), True)
     assert planner.decide(charter, open_result, History((first, again), (open_result,) * 2)).action is Action.STOP

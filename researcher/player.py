@@ -10,7 +10,6 @@ from experiments_db import Author, Experiment
 from prompts import load
 from researcher.charter import Charter
 from researcher.phases import PLAIN_AGENT
-from researcher.program_code import ProgramCode
 from researcher.program_parts import find_differing_parts
 from researcher.scope import ArmPart
 
@@ -42,8 +41,9 @@ def agent_of(experiment: Experiment) -> Player:
 
 def agent_in(code: str, *, is_trusted: bool) -> Player:
     """Return the agent of a program: the plain one if it has none."""
-    if not ProgramCode(code).may_have("agent"):
-        return Player(load("program"), is_trusted=True)
+    plain = load("program")
+    if ArmPart.AGENT not in find_differing_parts(code, plain):
+        return Player(plain, is_trusted=True)
     return Player(code, is_trusted=is_trusted)
 
 

@@ -103,14 +103,6 @@ class ProgramCode:
         """The texts that stand in the program."""
         return tuple(value for value in self.constants if isinstance(value, str))
 
-    def may_have(self, name: str) -> bool:
-        """Return whether the program defines, imports or names something of this name."""
-        found = (
-            getattr(node, "asname", None) or getattr(node, "name", None) or getattr(node, "id", None)
-            for node in self.nodes
-        )  # fmt: skip
-        return any(each in (name, "*") for each in found)
-
     def ignores_arguments(self, name: str) -> bool:
         """Return whether a function never names its arguments; false without such a function."""
         if (function := self.functions.get(name)) is None:

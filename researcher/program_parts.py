@@ -86,6 +86,8 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
             return
         case ast.Name(id=name, ctx=ast.Store()):
             yield name
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+            yield name
         case ast.alias(name=name, asname=asname):
             yield asname or name.partition(".")[0]
         case ast.Lambda():

@@ -35,12 +35,10 @@ from researcher.search.rules import LEAST_RUNS, SearchFlags, search_rules
 from swarm.config import complete_address
 from swarm.environments import agent_of
 from swarm.errors import JobInvalid
-from swarm.job import TrainJob
+from swarm.job import MODEL_OF_OWN_TASKS, TrainJob
 from swarm.program import is_program
 from swarm.sandbox import Sandbox, choose_sandbox
 
-MODEL_OF_OWN = "micro"
-"""The model that studies of a person's own environments train, unless a person or the topic names another one."""
 MAX_OF_ATTEMPT = 2**31 - 1
 """The largest limit of an episode that a server accepts."""
 
@@ -220,7 +218,7 @@ class StudySettings(BaseModel):
         """Return the question in the form of flags."""
         job = self.base_job()
         if self.env is not None and not self.names_model:
-            job["model"] = MODEL_OF_OWN
+            job["model"] = MODEL_OF_OWN_TASKS
         return QuestionFlags(
             kind=self.kind,
             asked=self.asked,

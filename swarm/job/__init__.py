@@ -3,6 +3,7 @@
 from swarm.job.checks import check_mixture as check_mixture
 from swarm.job.learning_rate import BUNDLED_MODEL as BUNDLED_MODEL
 from swarm.job.learning_rate import LR_OF_BUNDLED_MODELS as LR_OF_BUNDLED_MODELS
+from swarm.job.learning_rate import MODEL_OF_OWN_TASKS as MODEL_OF_OWN_TASKS
 from swarm.job.learning_rate import usual_lr as usual_lr
 from swarm.job.settings import AGGREGATION_BY_LOSS as AGGREGATION_BY_LOSS
 from swarm.job.settings import GROUP_TIMEOUT_S as GROUP_TIMEOUT_S

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 BUNDLED_MODEL = "nano"
-"""The default model of a job."""
-LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 1.75e-3, "micro": 1e-3})
+"""The default model of a job. It knows the bundled tasks alone, in one wording each."""
+MODEL_OF_OWN_TASKS = "micro"
+"""The model that other tasks are trained with unless somebody names one. It reads ordinary sentences."""
+LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 1.75e-3, MODEL_OF_OWN_TASKS: 1e-3})
 """Default learning rates of the bundled models, by model name, if their full parameters are trained.
 
 They are measured (docs/models.md)."""
-ADAPTER_LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 5e-3, "micro": 3e-3})
+ADAPTER_LR_OF_BUNDLED_MODELS: Mapping[str, float] = MappingProxyType({BUNDLED_MODEL: 5e-3, MODEL_OF_OWN_TASKS: 3e-3})
 """The same for an adapter of these models. The rate of micro is on the line below."""
 LR_DEFAULT = 1e-6
 """Default learning rate of all other models, if their full parameters are trained.

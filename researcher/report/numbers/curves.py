@@ -9,8 +9,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from experiments_db import Experiment, ExperimentStore, RunStatus
-from researcher.program_code import ProgramCode
+from prompts import load
+from researcher.program_parts import find_differing_parts
 from researcher.record.runs import OWN_DOING, TRAINING_SECONDS
+from researcher.scope import ArmPart
 
 if TYPE_CHECKING:
     from researcher.report.numbers.facts import Curve, RunFacts
@@ -99,9 +101,9 @@ def _is_own_failure(item: RunFacts) -> bool:
 
 
 def _has_reward(code: str) -> bool:
-    """Return whether a program may define `reward`; so may one that cannot be parsed."""
+    """Return whether a program may have a reward of its own; so may one that cannot be parsed."""
     try:
-        return ProgramCode(code).may_have("reward")
+        return ArmPart.REWARD in find_differing_parts(code, load("program"))
     except (SyntaxError, ValueError):
         return True
 

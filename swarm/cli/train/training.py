@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from swarm.schemas import GuardView, Status
 
 STEPS = 60
-MODEL_OF_OWN_TASKS = "micro"
-"""The default model for environments that are not bundled. It reads ordinary sentences.
-
-nano only knows the bundled tasks, in one wording each.
-"""
 
 ModelOption = Annotated[
     str | None,
@@ -377,7 +372,7 @@ def _job_of(
 ) -> TrainJob:
     """Return the job of the file with the options applied. The environment decides what neither of them sets."""
     from swarm.environments.registry import is_bundled
-    from swarm.job import TrainJob, build_job
+    from swarm.job import MODEL_OF_OWN_TASKS, TrainJob, build_job
     from swarm.model_path import lr_by_size
 
     given = TrainJob() if path is None else TrainJob.build_job_from_yaml(path)

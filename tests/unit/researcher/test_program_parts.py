@@ -34,6 +34,7 @@ SCHEDULE = "def schedule(tasks, progress):\n    return tasks\n"
         ("from elsewhere import play as agent\n" + REWARD, REWARD, ("agent",)),
         ("if True:\n    def agent(task, model, session):\n        return 'x'\n" + REWARD, REWARD, ("agent",)),
         ("try:\n    from elsewhere import agent\nexcept ImportError:\n    pass\n" + REWARD, REWARD, ("agent",)),
+        ("match print:\n    case agent:\n        x = 1\n" + REWARD, REWARD, ("agent",)),
         # What runs without binding a name may change every part.
         ("print('hello')\n" + REWARD, REWARD, ("agent", "reward", "schedule")),
         ("if __name__ == '__main__':\n    print('hello')\n" + REWARD, REWARD, ()),

@@ -9,6 +9,7 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 
 from swarm.gateway.control.episode_routes import (
+    add_heartbeat_routes,
     add_judgement_routes,
     add_life_routes,
     add_record_routes,
@@ -98,6 +99,7 @@ def _guarded(deps: RouteDependencies, traffic: Traffic) -> list[APIRouter]:
     gate = Gate(deps.guard, AuditLog(deps.ledger), deps.control.lease.check, deps.control.lost.check)
     life = gate.router(CLIENTS, "episodes")
     add_life_routes(life, deps.served, deps.ledger)
+    add_heartbeat_routes(life, deps.served, deps.ledger)
     add_judgement_routes(life, deps.served, deps.ledger)
     add_transaction_routes(life, deps.served, deps.ledger)
     scores = gate.router(CLIENTS, "evaluations")

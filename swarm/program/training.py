@@ -195,22 +195,19 @@ def measure(
     """Return the score of the served weights on held-out tasks, by the environment's grades.
 
     The tasks are the `episodes` of the split after the first `skip`. Each is attempted `attempts` times. The program's
-    own reward is not used. An attempt
-    that fails because of the program scores `worst`. An attempt that fails because of the system is repeated. `seed`
-    fixes the sampling seeds of all attempts. `attempt_calls` and `attempt_tokens` limit the model calls and the sampled
-    tokens of each. With `fixed_sampling` the program cannot ask for other sampling.
+    own reward is not used. An attempt that fails because of the program scores `worst`. An attempt that fails because
+    of the system is repeated. `seed` fixes the sampling seeds of all attempts. `attempt_calls` and `attempt_tokens`
+    limit the model calls and the sampled tokens of each. With `fixed_sampling` the program cannot ask for other
+    sampling.
 
     `on_attempt` is called from the thread of each attempt when it begins, and `on_end` when it has ended. `faults` logs
     and counts what attempts failed by. With a team, the weight versions are those of the first role.
     """
     clients = clients_of(servers)
-    (name, first), *others = clients.items()
-    if others and attempts > 1:
+    if len(clients) > 1 and attempts > 1:
         raise BadRequest("several attempts at a task are measured on one server: name one", param="attempts")
     _refuse_second_agent(program, environment, clients)
     items = list(islice(environment.tasks(split), skip, skip + episodes))
-    by_id = {each.task.task_id: each for each in items}
-    watches = {role: ServerWatch(client) for role, client in clients.items()}
     # The limits and the temperature go to the server, because the program must not see that it is evaluated.
     sampling = EpisodeSampling(
         temperature=EVAL_TEMPERATURE,
@@ -219,39 +216,27 @@ def measure(
         fixed_sampling=fixed_sampling,
     )
     with open_http(ConnectionStack()) as http:
-        player = _Player.of(program, environment, http, clients)
-
-        def attempt(task: Task, credentials: Credentials) -> WorkflowOutput:
-            if on_attempt is not None:
-                on_attempt(task, credentials)
-            # Eval episodes need no transaction, as they never train. Only the first role has the idle timeout.
-            with ExitStack() as stack:
-                drawn: EpisodeSampling = {**sampling}
-                if seed is not None:
-                    drawn["sampling_seed"] = attempt_seed(seed, task.task_id)
-                opened = {
-                    role: stack.enter_context(each.open_episode(task, EpisodeType.EVAL, MAX_IDLE_S, **drawn))
-                    for role, each in others
-                }
-                keys = {name: credentials, **{role: each.credentials for role, each in opened.items()}}
-                outputs = player.judged(by_id[task.task_id], keys, watches, on_end)
-                for role, each in opened.items():
-                    each.output = outputs[role]
-            return outputs[name]
-
-        tasks = [each.task for each in items for _ in range(attempts)]
-        end = environment.interrupt if isinstance(environment, DrivenEnvironment) else None
+        scorer = _Scorer(
+            player=_Player.of(program, environment, http, clients),
+            clients=clients,
+            watches={role: ServerWatch(client) for role, client in clients.items()},
+            items={each.task.task_id: each for each in items},
+            sampling=sampling,
+            seed=seed,
+            on_attempt=on_attempt,
+            on_end=on_end,
+        )
         return evaluate(
-            first,
-            tasks,
-            attempt,
+            next(iter(clients.values())),
+            [each.task for each in items for _ in range(attempts)],
+            scorer.attempt,
             max_workers,
             worst=worst,
             seed=seed,
             sampling=sampling,
             discard_episode_timeout=_idle_limit(environment),
             wait_timeout=wait_timeout,
-            on_interrupt=end,
+            on_interrupt=environment.interrupt if isinstance(environment, DrivenEnvironment) else None,
             faults=faults,
         )
 
@@ -356,6 +341,43 @@ class _Player:
             answer = self.program.agent(item.task, model_of(keys, self.http), session)
         if answer is not None and not session.is_over:
             session.reply(answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scorer:
+    """The attempts of a score: each is played with an episode on every server, and judged.
+
+    `items` are the tasks by id. The score is that of the first of the `clients`.
+    """
+
+    player: _Player
+    clients: Mapping[str, SwarmClient]
+    watches: Mapping[str, ServerWatch]
+    items: Mapping[str, EnvironmentTask]
+    sampling: EpisodeSampling
+    seed: int | None
+    on_attempt: Callable[[Task, Credentials], None] | None
+    on_end: Callable[[EndedAttempt], None] | None
+
+    def attempt(self, task: Task, credentials: Credentials) -> WorkflowOutput:
+        """Make one attempt, with `credentials` on the first server."""
+        if self.on_attempt is not None:
+            self.on_attempt(task, credentials)
+        name, *others = self.clients
+        drawn: EpisodeSampling = {**self.sampling}
+        if self.seed is not None:
+            drawn["sampling_seed"] = attempt_seed(self.seed, task.task_id)
+        # Eval episodes need no transaction, as they never train. Only the first role has the idle timeout.
+        with ExitStack() as stack:
+            opened = {
+                role: stack.enter_context(self.clients[role].open_episode(task, EpisodeType.EVAL, MAX_IDLE_S, **drawn))
+                for role in others
+            }
+            keys = {name: credentials, **{role: each.credentials for role, each in opened.items()}}
+            outputs = self.player.judged(self.items[task.task_id], keys, self.watches, self.on_end)
+            for role, each in opened.items():
+                each.output = outputs[role]
+        return outputs[name]
 
 
 @contextmanager

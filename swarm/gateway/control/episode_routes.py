@@ -36,7 +36,7 @@ from swarm.tracker.codec import Codec
 
 
 def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
-    """Add the routes that begin, end and keep alive an episode."""
+    """Add the routes that begin and end an episode."""
 
     @router.post("/episodes/begin", status_code=201, summary="Begin an episode", responses=errors(409, 503, 507))
     async def begin(body: BeginEpisodeRequest, request: Request) -> BeginEpisodeResponse:
@@ -75,6 +75,10 @@ def add_life_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
         else:
             ended = await service.episodes.end(episode_id, body)
         return view_receipt(ended, ledger.receipt())
+
+
+def add_heartbeat_routes(router: APIRouter, served: Served, ledger: Ledger) -> None:
+    """Add the routes that keep episodes alive."""
 
     @router.post(
         "/episodes/{episode_id}/heartbeat",

@@ -25,6 +25,7 @@ from experiments_db.errors import (
     TestSplitOpened as TestSplitOpened,
 )
 from experiments_db.exploration import (
+    RULED_OUT as RULED_OUT,
     ArmFailure as ArmFailure,
     ExploringRun as ExploringRun,
     SearchArm as SearchArm,

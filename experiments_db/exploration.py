@@ -23,6 +23,8 @@ REQUESTS = "requests"
 """Key in the details of an evaluation: a request of the arm's agent, beside that of the plain agent."""
 MANIPULATION = "manipulation"
 """Key in the details of an evaluation: how many of the attempts looked at pass the arm's manipulation check."""
+RULED_OUT = "disqualified: "
+"""The beginning of the note of a comparison whose arm is out; the reason follows."""
 DEFAULT_SHARE = 0.5
 
 

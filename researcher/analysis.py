@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from experiments_db import Outcome, Verdict
+from experiments_db import RULED_OUT, Outcome, Verdict
 from researcher.plan import Contrast, Stage
 from researcher.tree import SearchNode
 
@@ -91,6 +91,11 @@ class Comparison:
     training_gain: GainPart = GainPart()
     weights_gain: GainPart = GainPart()
     unseen_failures: Number = math.nan
+
+    @property
+    def is_open(self) -> bool:
+        """True if more runs may decide about the arm, which is not so once it is out."""
+        return self.verdict is Verdict.INCONCLUSIVE and not self.note.startswith(RULED_OUT)
 
 
 @dataclass(frozen=True, slots=True)

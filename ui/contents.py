@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from experiments_db import (
+    RULED_OUT,
     ArmFailure,
     BudgetKind,
     Experiment,
@@ -41,7 +42,7 @@ PLAIN_AGENT = "final-plain-agent"
 """The final score with the baseline's agent, of an arm that has another one."""
 MINIMIZED = frozenset({"steps-to", "spread"})
 """Numbers of a run of which the smaller one is better, whatever scores do."""
-RULED_OUT = (ArmFailure.WITHDRAWN, ArmFailure.NOT_AS_CLAIMED)
+OUT = (ArmFailure.WITHDRAWN, ArmFailure.NOT_AS_CLAIMED, ArmFailure.DISQUALIFIED)
 """The failures of an arm that take away its verdict."""
 AUTOMATIC = "study"
 """The author of a decision that no planner took."""
@@ -163,12 +164,17 @@ class StudyContents:
 
     @cached_property
     def disqualified(self) -> dict[str, str]:
-        """The arms that were ruled out by a decision, a review or a check of transcripts; the first reason stands."""
+        """The arms that a decision, a review, a check or their scores ruled out; the first reason stands."""
         ruled_out: dict[str, str] = {}
         for decision in self.decisions:
             ruled_out = {**decision.details.get("disqualified", {}), **ruled_out}
-        by_record = {arm.name: arm.reason for arm in self.search_arms if arm.failure in RULED_OUT}
-        return {**by_record, **ruled_out}
+        by_record = {arm.name: arm.reason for arm in self.search_arms if arm.failure in OUT}
+        by_analysis = {
+            str(item["arm"]): str(item["note"]).removeprefix(RULED_OUT)
+            for item in self.analysis.get("comparisons", ())
+            if str(item.get("note", "")).startswith(RULED_OUT)
+        }
+        return {**by_analysis, **by_record, **ruled_out}
 
     def verdict_of(self, finding: Finding) -> str:
         """Return the verdict on the arm that was compared."""

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from scipy import special
 
-from experiments_db import IN_MEAN, Outcome, Verdict
+from experiments_db import IN_MEAN, RULED_OUT, Outcome, Verdict
 from researcher.analysis import Analysis, ArmSummary, Comparison, JudgedContrast
 from researcher.charter import Charter
 from researcher.judge.contrasts import judge_contrast, rule_out_contrast
@@ -422,7 +422,7 @@ def rule_out(comparison: Comparison, ruled_out: Mapping[str, str]) -> Comparison
     if reason is None:
         return comparison
     nothing = {"p": math.nan, "p_adjusted": math.nan, "unseen_failures": math.nan}
-    return replace(comparison, verdict=Verdict.INCONCLUSIVE, note=f"disqualified: {reason}", **nothing)
+    return replace(comparison, verdict=Verdict.INCONCLUSIVE, note=f"{RULED_OUT}{reason}", **nothing)
 
 
 def _judge_contrasts(

@@ -9,7 +9,6 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from experiments_db import Verdict
 from researcher.charter import (
     SHARES_OF_SEARCH,
     Charter,
@@ -173,10 +172,10 @@ def refuse_equal_arms(arms: Sequence[Arm], charter: Charter) -> None:
 
 
 def repeat_inconclusive(history: History) -> tuple[Arm, ...]:
-    """Return the baseline and every arm whose last verdict is inconclusive."""
+    """Return the baseline and every arm that the last verdicts leave open."""
     arms = history.arms
     baseline = next((arm for arm in arms.values() if arm.is_baseline), next(iter(arms.values())))
-    open_arms = [arms[item.arm] for item in history.analyses[-1].comparisons if item.verdict is Verdict.INCONCLUSIVE]
+    open_arms = [arms[item.arm] for item in history.analyses[-1].comparisons if item.is_open]
     return (baseline, *open_arms)
 
 

@@ -297,7 +297,7 @@ def _assumptions(charter: Charter, request: FrameRequest) -> tuple[str, ...]:
 
 def _decide_named(charter: Charter, analysis: Analysis, history: History) -> Decision:
     """Decide to stop after the arms that the question names, or to add seeds once if the budget of runs allows it."""
-    open_arms = [item.arm for item in analysis.comparisons if item.verdict is Verdict.INCONCLUSIVE]
+    open_arms = [item.arm for item in analysis.comparisons if item.is_open]
     if not open_arms or len(history.plans) > 1:
         return Decision(Action.STOP, "The arms that the question names have been compared.")
     planned = history.planned_runs

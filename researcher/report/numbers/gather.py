@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import isfinite
 
 from experiments_db import (
+    ArmFailure,
     EvaluationSummary,
     ExperimentStore,
     RunStatus,
@@ -70,9 +71,9 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     history = log.history()
     search = read_scores(store, study_id, charter).runs
     runs = _gather_runs(store, study_id, charter, search)
-    tree = {arm.name: arm for arm in read_search_arms(store, study_id)}
-    everything = tuple(_gather_arms(store, study_id, charter, runs, search, tree))
     ruled_out = find_excluded(store, study_id)
+    tree = {arm.name: _without_excluded(arm, ruled_out) for arm in read_search_arms(store, study_id)}
+    everything = tuple(_gather_arms(store, study_id, charter, runs, search, tree))
     analyses = {item.iteration: analysis_from_json(item.document) for item in store.list_analyses(study_id)}
     confirmation = gather_confirmation(charter, history.plans, analyses, search)
     claimed = _claimed(charter, everything, history.plans)
@@ -122,6 +123,13 @@ def gather(store: ExperimentStore, study_id: str) -> StudyFacts:
     )
     facts = replace(facts, to_decide=_find_seeds_to_decide(store, facts, search))
     return replace(facts, at_decisions=facts_at_decisions(store, facts, everything, analyses, history.plans, search))
+
+
+def _without_excluded(arm: SearchArm, ruled_out: Mapping[str, str]) -> SearchArm:
+    """Return an arm that is out as a failed one, so that it leads nothing that was explored."""
+    if arm.name not in ruled_out or arm.failure is not None:
+        return arm
+    return replace(arm, failure=ArmFailure.DISQUALIFIED, reason=ruled_out[arm.name])
 
 
 def _find_seeds_to_decide(

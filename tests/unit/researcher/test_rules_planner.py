@@ -14,7 +14,9 @@ from researcher.claims import ClaimKind
 from researcher.errors import PlannerError, TopicInvalid
 from researcher.history import Action, History, Objection, ObjectionKind
 from researcher.judge.contrasts import is_complete
+from researcher.judge.judgement import rule_out
 from researcher.plan import Plan, ProgramProblem, Relation, Stage
+from researcher.planner.designs import repeat_inconclusive
 from researcher.planner.rules import RulesPlanner
 from researcher.search.rounds import check_round
 from researcher.study.settings import read_settings
@@ -206,6 +208,16 @@ def test_arm_is_withdrawn_for_a_grave_objection_alone(is_grave: bool) -> None:
     objection = Objection(ObjectionKind.LEAK, "It knows the answers.", is_grave)
 
     assert planner.respond(charter, "lr=0.003", (objection,), History()).is_withdrawn is is_grave
+
+
+def test_arm_that_is_out_is_neither_called_undecided_nor_given_more_seeds() -> None:
+    planner, charter, first = _begin("KL or no KL for tool use?", max_runs=100)
+    judged = _analysis(charter, {"use_kl_loss=true": (0.05, Verdict.INCONCLUSIVE)})
+    out = replace(judged, comparisons=tuple(rule_out(item, {item.arm: "it cheats"}) for item in judged.comparisons))
+
+    decision = planner.decide(charter, out, History((first,), (out,)))
+    assert decision.action is Action.STOP and "use_kl_loss" not in decision.reason
+    assert repeat_inconclusive(History((first,), (out,))) == first.arms[:1]
 
 
 @pytest.mark.parametrize(("max_runs", "action"), [(None, Action.STOP), (11, Action.STOP), (12, Action.REFINE)])

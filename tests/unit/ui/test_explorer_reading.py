@@ -70,6 +70,15 @@ def test_arm_that_was_disqualified_is_ranked_last_and_never_the_best(contents: S
     assert verdicts == {second.id: "disqualified", third.id: "worse"}
 
 
+def test_arm_that_the_last_analysis_puts_out_is_never_the_best(contents: StudyContents) -> None:
+    first, second, _ = (item.arm for item in contents.ranking)
+    judged = {"comparisons": [{"arm": first.name, "note": "disqualified: it votes in evaluation alone"}]}
+    out = replace(contents, analysis={**contents.analysis, **judged})
+    best = best_arm(out)
+    assert best is not None and best.arm == second
+    assert out.disqualified == {first.name: "it votes in evaluation alone"}
+
+
 def test_location_is_the_address_then_the_variables_then_the_default() -> None:
     from ui import queries
 

@@ -155,7 +155,7 @@ class RunCheckpoints:
 
     @property
     def _recovery(self) -> Path:
-        return self.directory / "recovery"
+        return self.directory / RECOVERY
 
     def _mark(self, step: int) -> Path:
         return self._kept / f"{_ASKED}{self.place(step, kept=True).name}"
@@ -180,6 +180,8 @@ def _unused(path: Path) -> Path:
 
 _RUN = re.compile(r"run-(\d{4,})")
 RUNS_SHOWN = 10
+RECOVERY = "recovery"
+"""The folder of a run with its copies for crash recovery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +239,13 @@ def runs_of(home: Path) -> list[RunDirectory]:
     return sorted((run for run in found if run is not None), key=lambda run: run.number)
 
 
-def find_checkpoint(home: Path, named: str | None = None, step: int | None = None) -> Path:
+def find_checkpoint(home: Path, named: str | None = None, step: int | None = None, *, is_lasting: bool = False) -> Path:
     """Return the checkpoint that a caller names.
 
     `named` is the directory of a checkpoint, the directory of a run, or `project/experiment` in the home. For a run
     this returns its newest checkpoint, or the one of `step`. For an experiment it uses the newest run that has a
-    checkpoint, and without a name the newest such run of the home. Raise NotFound, or BadRequest for a `step` together
+    checkpoint, and without a name the newest such run of the home. With `is_lasting`, the copies for crash recovery,
+    which their server removes, do not count. Raise NotFound, or BadRequest for a `step` together
     with the directory of a checkpoint.
     """
     if named is not None and (Path(named).expanduser() / MANIFEST).is_file():
@@ -251,7 +254,8 @@ def find_checkpoint(home: Path, named: str | None = None, step: int | None = Non
         return Path(named).expanduser()
     runs = _runs_meant(home, named)
     for run in reversed(runs):
-        if found := run.checkpoints.newest_first():
+        found = run.checkpoints.newest_first()
+        if found := [path for path in found if not is_lasting or path.parent.name != RECOVERY]:
             return _of_step(found, run, step)
     where = f"{home} holds no run" if not runs else f"{runs[-1].path} holds no checkpoint"
     raise NotFound(f"{where}: set save_freq in the job, or save one on its server")

@@ -77,7 +77,9 @@ def expect(
     trainings, total = directory.absolute().parent, job.total_steps or 0
     like = find_like(trainings, record, workers=workers, cores=available_cores()) if has_own_server else []
     between = 0 if eval_every is None else max(0, (total - 1) // eval_every - step // eval_every)
-    has_base = step > 0 or _has_base(trainings, record, tasks, ks, has_own_server)
+    # A run that resumes a checkpoint begins at its step.
+    is_begun = step > 0 and job.resume_from is None
+    has_base = is_begun or _has_base(trainings, record, tasks, ks, has_own_server)
     scores = between + 1 + (0 if has_base else max(ks))
     # Demonstrations are scored if reward follows.
     scores += 1 if step < job.sft_steps < total else 0

@@ -49,8 +49,7 @@ def best_of(scores: Iterable[HeldOutStep], last: HeldOutStep) -> HeldOutStep:
     if last.step is None or last.score.mean is None:
         return last
     for each in sorted(scores, key=lambda scored: scored.step or 0):
-        # A run cannot end at step 0, with the model that it began with.
-        is_earlier = each.step is not None and 0 < each.step < last.step
+        is_earlier = each.step is not None and each.step < last.step
         if not is_earlier or each.score.mean is None or best.score.mean is None:
             continue
         if each.score.mean > best.score.mean or (best is not last and each.score.mean == best.score.mean):
@@ -90,7 +89,7 @@ class MeasuredScores:
         """
         self._client, self._evaluate = client, evaluate
         self._tasks, self._job, self._folder, self._ks = tasks, job, folder, ks
-        self._initial_step = initial_step
+        self.initial_step = initial_step
         self._kept: list[HeldOutStep] = []
 
     def base(self, record: TrainingRecord, step: int, *, is_own_server: bool) -> TrainingRecord:
@@ -99,7 +98,7 @@ class MeasuredScores:
         It is also measured if the score on record has fewer attempts. The score stays None if steps were trained before
         it was measured. Raise EngineFailure if no episode was scored.
         """
-        attempts, first = max(self._ks), self._initial_step
+        attempts, first = max(self._ks), self.initial_step
         is_begun = step > first
         if record.base_score is not None and (is_begun or record.base_score.attempts >= attempts):
             return self._with_base(record, "on record")
@@ -201,7 +200,7 @@ class MeasuredScores:
         measured_at = record.base_score_remembered_from
         since = "" if measured_at is None else f"{_since(measured_at)} by an earlier training"
         _show_score("before", f"{record.base_score.text}, {how}{since}")
-        self._kept.append(HeldOutStep(self._initial_step, record.base_score, measured_at or datetime.now(UTC)))
+        self._kept.append(HeldOutStep(self.initial_step, record.base_score, measured_at or datetime.now(UTC)))
         return self._written(record)
 
     def _written(self, record: TrainingRecord) -> TrainingRecord:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from swarm.cli.failures import failures_in_one_line
 from swarm.cli.held_out_score import TOO_FEW_TASKS, HeldOutScore, count_tasks, warning_of
 from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
+from swarm.cli.train.training_job import STEPS
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from swarm.client import Evaluation, SwarmClient
     from swarm.client.fault_log import FaultLog
     from swarm.environments import Environment
-    from swarm.job import GuardMode, TrainJob
+    from swarm.job import TrainJob
     from swarm.prices import Prices
     from swarm.program import Program
     from swarm.program.training import TrainingResult
     from swarm.schemas import GuardView, Status
-
-STEPS = 60
 
 ModelOption = Annotated[
     str | None,
@@ -43,6 +41,18 @@ ModelOption = Annotated[
         help="nano, micro, or a model's directory (default: the job's, or else nano for a bundled environment and"
         " micro for any other).",
     ),
+]
+OriginOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="CHECKPOINT|RUN|EXPORT",
+        help="Begin with the weights of a checkpoint, of the newest one of a run (a training's name, or"
+        " project/experiment), or of an export.",
+    ),
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="With --from: go on with optimizer and step as well, not with weights alone.")
 ]
 NameOption = Annotated[
     str | None, typer.Option(help="Name of the training (default: the job's experiment_name, or the environment's).")
@@ -57,6 +67,8 @@ def train(
     job: Annotated[Path | None, typer.Option(help="A job.yaml; without one, the default job of 60 steps.")] = None,
     program: Annotated[Path | None, typer.Option(help="A Python file with agent, reward or schedule.")] = None,
     model: ModelOption = None,
+    origin: OriginOption = None,
+    resume: ResumeOption = False,
     name: NameOption = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin anew; the training of this name is kept under another one.")
@@ -99,7 +111,9 @@ def train(
         from swarm.processes.imports import plain_httpx
 
         with plain_httpx():
+            from swarm.cli.train.origin import find_origin, require_outside
             from swarm.cli.train.training_folder import free_name, new_record, open_folder
+            from swarm.cli.train.training_job import job_of
             from swarm.client.server_calls import name_by_digest
             from swarm.environments.server import open_environment
             from swarm.program.roles import refuse_roles
@@ -111,11 +125,16 @@ def train(
             "--url", url, f"python -m swarm.program {program or 'PROGRAM'} --server ROLE=URL --job ROLE=FILE ..."
         )
         with open_environment(env) as environment:
+            if estimate and resume:
+                raise BadRequest("--estimate runs steps from the first one on: leave --resume out", param="estimate")
+            begun_at = find_origin(origin, job, resume=resume)
             train_job, demonstrations = name_by_digest(
-                _job_of(job, env, environment.name, chosen, model=model, name=name, seed=seed)
+                job_of(job, env, environment.name, chosen, begun_at, model=model, name=name, seed=seed)
             )
             tasks = _count_tasks(environment, eval_episodes, few_tasks=few_tasks)
             directory = home or options.training_folder(train_job.experiment_name)
+            if fresh:
+                require_outside(begun_at, directory)
             other = free_name(directory, "-", first=2)
             beside = f"--name {other.name}" if home is None else f"--home {other}"
             wanted = new_record(train_job, env, environment, options.program_file(program, env))
@@ -210,12 +229,13 @@ class _Training:
             if not self._is_over(status):
                 # Scores of an earlier end are not those of the next one.
                 record = record.model_copy(update={"final_scores": ()})
-            self._report_progress(directory, status)
+            initial_step = client.job().initial_step or 0
+            self._report_progress(directory, status, initial_step)
             expected = self._expect(directory, record, status.step, has_own_server=url is None)
             expected.show()
-            scores = self._scores(client, meter.timed(self._evaluate(client, faults)), folder)
+            scores = self._scores(client, meter.timed(self._evaluate(client, faults)), folder, initial_step)
             record = scores.base(record, status.step, is_own_server=url is None)
-            if not status.step:
+            if status.step == initial_step:
                 self._show_start(record.base_score, is_next=not self.job.sft_steps)
             with (
                 evaluator_beside(self.job, self.env, self.file, address, directory),
@@ -258,7 +278,9 @@ class _Training:
         last = scores.final(record, until_rest(client).step)
         recorded = scored_steps(client)
         # A training with a score of its end ends there. One that is scored again may be worse by chance.
-        ended = last if record.final_scores else self._end_at_best(client, recorded, last)
+        # A run cannot end with the weights that it began with.
+        trained = [each for each in recorded if (each.step or 0) > scores.initial_step]
+        ended = last if record.final_scores else self._end_at_best(client, trained, last)
         record = scores.with_final(record, ended)
         record = scores.again(record) if self.score_again else record
         later = [each for each in scores.of_end(record, ended.step) if each != ended]
@@ -279,12 +301,12 @@ class _Training:
             show_start(score, self.job, is_next=is_next, has_own_reward=self.program.reward is not None)
 
     def _scores(
-        self, client: SwarmClient, evaluate: Callable[[int], Evaluation], folder: TrainingFolder
+        self, client: SwarmClient, evaluate: Callable[[int], Evaluation], folder: TrainingFolder, initial_step: int
     ) -> MeasuredScores:
         """Return the scores of the run. Before its first step they also tell of pass@k for a group, if that is free."""
         from swarm.cli.train.scores import MeasuredScores
 
-        return MeasuredScores(client, evaluate, self.tasks, self.job, folder, self._ks_before())
+        return MeasuredScores(client, evaluate, self.tasks, self.job, folder, self._ks_before(), initial_step)
 
     def _ks_before(self) -> list[int]:
         return sorted({*self.ks, *(k for k in (1, self.job.num_repeat) if k <= max(self.ks, default=1))})
@@ -324,7 +346,7 @@ class _Training:
 
         return status.state is EngineState.COMPLETE or status.step >= (self.job.total_steps or STEPS)
 
-    def _report_progress(self, directory: Path, status: Status) -> None:
+    def _report_progress(self, directory: Path, status: Status, initial_step: int) -> None:
         from swarm.program.limits import describe_limits
 
         if warning := warning_of(self.tasks):
@@ -334,7 +356,7 @@ class _Training:
             typer.echo(f"the training in {directory} has ended at step {step}: {status.reason}", err=True)
         elif step >= total:
             typer.echo(f"all {total} steps of {directory} are done: a job with more total_steps goes further", err=True)
-        elif step:
+        elif step > initial_step:
             typer.echo(f"going on with {directory} at step {step} of {total}", err=True)
         if limits := describe_limits(self.environment, self.job):
             typer.echo(limits, err=True)
@@ -358,54 +380,6 @@ def _faults(client: SwarmClient) -> list[dict[str, Any]]:
     begin = max((each.event_id for each in events if each.kind == "job.started"), default=0)
     guard = [each for each in events if each.kind.startswith("guard.") and each.event_id > begin]
     return [{"did": each.kind.removeprefix("guard."), **each.detail} for each in guard]
-
-
-def _job_of(
-    path: Path | None,
-    env: str,
-    environment: str,
-    program: Program,
-    *,
-    model: str | None,
-    name: str | None,
-    seed: int | None,
-) -> TrainJob:
-    """Return the job of the file with the options applied. The environment decides what neither of them sets."""
-    from swarm.environments.registry import is_bundled
-    from swarm.job import MODEL_OF_OWN_TASKS, TrainJob, build_job
-    from swarm.model_path import lr_by_size
-
-    given = TrainJob() if path is None else TrainJob.build_job_from_yaml(path)
-    if given.resume_from is not None:
-        raise BadRequest(
-            "resume_from: swarm train scores a training from its first step on: take it out, or run the program as a"
-            " command (python -m swarm.program)",
-            param="resume_from",
-        )
-    changes: dict[str, Any] = {"total_steps": given.total_steps or STEPS, "guard": _guard_of(given, program)}
-    if "experiment_name" not in given.model_fields_set:
-        changes["experiment_name"] = re.sub(r"[^\w.-]+", "-", environment)
-    if "model" not in given.model_fields_set and not is_bundled(env):
-        changes["model"] = MODEL_OF_OWN_TASKS
-    named = {"experiment_name": name, "model": model, "seed": seed}
-    changes |= {field: value for field, value in named.items() if value is not None}
-    job = build_job({**given.model_dump(mode="json", exclude_unset=True), **changes})
-    if (lr := lr_by_size(job)) is None:
-        return job
-    typer.echo(f"lr {lr:g} suits the size of {job.model}: set lr in a job for another one", err=True)
-    return job.model_copy(update={"lr": lr})
-
-
-def _guard_of(job: TrainJob, program: Program) -> GuardMode:
-    """Return the mode of the guard: what the job says, or else the most that the engine can do.
-
-    A curriculum makes tasks harder on purpose, so a fall of the success rate is no fault there.
-    """
-    if "guard" in job.model_fields_set:
-        return job.guard
-    if program.schedule is not None or job.has_fixed_end:
-        return "warn"
-    return "stop" if job.chosen_engine == "verl" else "rollback"
 
 
 def _count_tasks(environment: Environment, episodes: int, *, few_tasks: bool) -> int:

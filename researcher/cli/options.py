@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from researcher.home import DEFAULT_HOME
+from swarm.models import MODEL_DESCRIPTION
 
 HomeOption = Annotated[
     Path, typer.Option("--home", envvar="SWARM_HOME", help="Directory of studies, servers and logs.")
@@ -177,7 +178,7 @@ class StartOptions(WorkOptions):
         ),
     ] = None
     job: Annotated[Path | None, typer.Option(help="A job.yaml that every arm starts from.")] = None
-    train_model: Annotated[str | None, typer.Option(help="Model to train: nano, micro, or a directory.")] = None
+    train_model: Annotated[str | None, typer.Option(help=f"Model to train: {MODEL_DESCRIPTION}.")] = None
     n_gpu: Annotated[int | None, typer.Option(min=0, help="GPUs of each run.")] = None
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Runs per arm (default: what a pilot shows to be enough).")

@@ -27,6 +27,7 @@ from swarm.cli.options import (
 )
 from swarm.cli.own_server import server_at
 from swarm.errors import BadRequest
+from swarm.models import MODEL_DESCRIPTION
 
 if TYPE_CHECKING:
     from swarm.client import SwarmClient
@@ -78,7 +79,7 @@ def check(
     train_model: Annotated[
         str | None,
         typer.Option(
-            "--train-model", "--model", help="The same with a server of its own: nano, micro, or a model's directory."
+            "--train-model", "--model", help=f"The same with a server of its own and this model: {MODEL_DESCRIPTION}."
         ),
     ] = None,
     program: ProgramOption = None,

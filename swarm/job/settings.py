@@ -117,7 +117,7 @@ class JobSettings(DescribedModel):
     model: Annotated[
         str, another_run("the run trains the weights of this model", "with the other model", of_sampling=True)
     ] = Field(default=BUNDLED_MODEL, min_length=1)
-    """`nano` or `micro`, which are bundled, or the directory of a Hugging Face causal language model with its
+    """Name of a model, as `swarm models list` shows, or the directory of a Hugging Face causal language model with its
     tokenizer."""
     resume_from: Annotated[
         str | None,
@@ -126,7 +126,7 @@ class JobSettings(DescribedModel):
         ),
     ] = Field(default=None, min_length=1, max_length=4096)
     """Directory of a checkpoint that the run begins at: with its weights, optimizer, random state and step. See
-    [a run that begins at a checkpoint](models.md#a-run-that-begins-at-a-checkpoint). Default: none, it begins with
+    [start, continue, combine](starting.md#in-a-job). Default: none, it begins with
     `model`."""
     n_gpu: Annotated[int, fixed_sampling("the engine has taken its GPUs")] = Field(default=0, ge=0, le=100_000)
     """GPUs of the trainer; 0 is the CPU."""

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from swarm.cli import app
+from swarm.cli.train.origin import find_origin
 
 JOB = "engine: {engine}\nbatch_size: 2\nnum_repeat: 2\nmax_response_length: 4\ntotal_steps: {steps}\n"
 TRAIN = "train --env reverse --eval-episodes 2 --few-tasks --no-record --json"
@@ -65,7 +66,7 @@ def test_a_run_and_an_export_give_their_weights_alone() -> None:
 def test_a_resumed_run_goes_on_with_its_step_and_its_settings_and_again_where_it_was() -> None:
     command = "--name on --from fake --resume"
     done = swarm(f"{TRAIN} --job fake.yaml {command}")
-    assert done.exit_code == 1 or "total_steps" in done.stderr
+    assert done.exit_code == 2 and "total_steps 2" in done.stderr
     Path("longer.yaml").write_text(JOB.format(engine="fake", steps=4))
     first = swarm(f"{TRAIN} --job longer.yaml {command}")
     assert first.exit_code == 0, first.output
@@ -74,6 +75,13 @@ def test_a_resumed_run_goes_on_with_its_step_and_its_settings_and_again_where_it
     assert begun("on")["resume_from"].endswith("step-000002")
     again = train(f"--job longer.yaml {command}")
     assert (again["steps"], again["before"]) == (4, json.loads(first.stdout)["before"])
+
+
+def test_without_a_job_a_resumed_run_takes_over_the_settings_of_its_checkpoint() -> None:
+    origin = find_origin("fake", None, resume=True)
+    assert (origin.step, origin.settings["batch_size"], origin.settings["max_response_length"]) == (2, 2, 4)
+    assert not origin.settings.keys() & {"total_steps", "experiment_name", "resume_from"}
+    assert find_origin("fake", Path("fake.yaml"), resume=True).settings.keys() == {"engine", "model"}
 
 
 def test_the_adapter_of_a_run_is_merged_once_and_trained_as_a_whole_model() -> None:

@@ -17,6 +17,7 @@ from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
 from swarm.cli.train.training_job import STEPS
 from swarm.errors import BadRequest
+from swarm.models import MODEL_DESCRIPTION
 
 if TYPE_CHECKING:
     from swarm.cli.held_out_score import HeldOutStep
@@ -38,8 +39,8 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         "--train-model",
-        help="nano, micro, or a model's directory (default: the job's, or else nano for a bundled environment and"
-        " micro for any other).",
+        help=f"Model: {MODEL_DESCRIPTION} (default: the job's, or else nano for a bundled environment and micro for any"
+        " other).",
     ),
 ]
 OriginOption = Annotated[

@@ -185,7 +185,10 @@ class Severity(StrEnum):
 
 
 class BudgetKind(StrEnum):
-    """A kind of budget; the value names its unit."""
+    """A kind of budget; the value names its unit.
+
+    MONEY is what machines and language model cost by the prices of a study, in their currency.
+    """
 
     WALL_CLOCK_S = "wall_clock_s"
     WORKING_S = "working_s"
@@ -193,6 +196,7 @@ class BudgetKind(StrEnum):
     RUNS = "runs"
     LLM_TOKENS = "llm_tokens"
     COST_USD = "cost_usd"
+    MONEY = "money"
 
 
 class EpisodeOrder(StrEnum):

@@ -87,7 +87,7 @@ class Budget:
     """The upper bounds of a study; None means unbounded.
 
     `max_wall_s` counts the seconds in which a researcher process works on the study, waiting included. `max_gpu_hours`
-    counts every run from launch to score.
+    counts every run from launch to score. `max_money` is in the currency of the study's prices.
     """
 
     max_runs: int | None = None
@@ -95,6 +95,7 @@ class Budget:
     max_gpu_hours: float | None = None
     max_llm_tokens: int | None = None
     max_llm_usd: float | None = None
+    max_money: float | None = None
 
 
 class PolicyName(StrEnum):

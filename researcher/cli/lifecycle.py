@@ -17,6 +17,7 @@ from researcher.cli.options import (
     MaxHoursOption,
     MaxLlmTokensOption,
     MaxLlmUsdOption,
+    MaxMoneyOption,
     MaxRunsOption,
     ResumeMinFreeGbOption,
     StudyArgument,
@@ -33,6 +34,7 @@ def resume(
     max_gpu_hours: MaxGpuHoursOption = None,
     max_llm_tokens: MaxLlmTokensOption = None,
     max_llm_usd: MaxLlmUsdOption = None,
+    max_money: MaxMoneyOption = None,
     accept: AcceptOption = None,
     min_free_gb: ResumeMinFreeGbOption = None,
     go_on: GoOnOption = False,
@@ -51,6 +53,7 @@ def resume(
         "max_gpu_hours": max_gpu_hours,
         "max_llm_tokens": max_llm_tokens,
         "max_llm_usd": max_llm_usd,
+        "max_money": max_money,
     }
     with failures_in_one_line(), open_database(home, db, must_exist=True, waits=True) as store:
         if accept:

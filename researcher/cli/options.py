@@ -29,6 +29,9 @@ MaxHoursOption = Annotated[
 MaxGpuHoursOption = Annotated[float | None, typer.Option(help="Budget: hours of the runs, times the GPUs of each.")]
 MaxLlmTokensOption = Annotated[int | None, typer.Option(min=1, help="Budget: tokens of the language model.")]
 MaxLlmUsdOption = Annotated[float | None, typer.Option(help="Budget: dollars for the language model.")]
+MaxMoneyOption = Annotated[
+    float | None, typer.Option(help="Budget: money for machines, GPUs and language model, by the study's prices.")
+]
 UnsafeNoSandboxOption = Annotated[
     bool, typer.Option("--unsafe-no-sandbox", help="Run code of a language model without a sandbox.")
 ]
@@ -206,6 +209,14 @@ class StartOptions(WorkOptions):
     ] = None
     max_llm_tokens: MaxLlmTokensOption = None
     max_llm_usd: MaxLlmUsdOption = None
+    max_money: MaxMoneyOption = None
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            help="A YAML file with cpu_hour, gpu_hour and, per million, input_tokens and output_tokens, so that the "
+            "study counts its money."
+        ),
+    ] = None
     llm_price: Annotated[
         str | None, typer.Option(help="INPUT,OUTPUT: the model's price in dollars per million tokens.")
     ] = None

@@ -44,6 +44,7 @@ start = command_with(StartOptions, _start, "start")
 def _read_flags(given: StartOptions) -> StudySettings:
     """Return the settings that the values of all options state. Raises TopicInvalid."""
     from researcher.study.settings import StudySettings, read_job, read_programs, read_settings
+    from swarm.prices import read_prices
 
     # Most options have the same name as their setting.
     named = {name: value for name, value in vars(given).items() if name in StudySettings.model_fields}
@@ -58,6 +59,7 @@ def _read_flags(given: StartOptions) -> StudySettings:
             "job": {} if given.job is None else read_job(given.job),
             "servers": given.addresses,
             "llm_price": None if given.llm_price is None else given.llm_price.split(","),
+            "prices": None if given.prices is None else read_prices(given.prices).model_dump(),
             "notes": None if given.notes is None else str(given.notes.resolve()),
             "rungs": None if given.rungs is None else given.rungs.split(","),
         }

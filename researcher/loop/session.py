@@ -231,7 +231,13 @@ class _Worker:
             start_options=[*self._trackers(), *self._warm_up()],
             on_change=self.background.wake,
         )
-        ledger = self.ledger = BudgetLedger(store, self.study.id, settings.budget())
+        ledger = self.ledger = BudgetLedger(
+            store,
+            self.study.id,
+            settings.budget(),
+            prices=settings.prices,
+            machines=max(1, len(settings.servers)),
+        )
         environments = StudyEnvironments()
         trials = ProgramTrials(
             store=store,

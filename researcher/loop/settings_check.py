@@ -18,7 +18,7 @@ from researcher.program_parts import find_differing_parts
 from researcher.question.asking import METRICS_OF
 from researcher.question.wording import describe_question
 from researcher.servers.server_pool import check_servers
-from researcher.study.settings import StudySettings, sandbox_of
+from researcher.study.settings import NO_PRICES, StudySettings, sandbox_of
 from swarm.config import cluster_from_environment
 from swarm.doctor import Health, check_packages, check_sampler
 from swarm.errors import JobInvalid, SwarmError
@@ -39,6 +39,7 @@ def check_study(topic: str, settings: StudySettings) -> tuple[str, ...]:
     TopicInvalid, ServerProblem or SandboxUnavailable.
     """
     _raise_first(_object_to_question(topic, settings), _object_to_scores(settings), _object_to_parts(settings))
+    _raise_first(_object_to_prices(settings))
     try:
         check_sinks(settings.log)
     except SwarmError as error:
@@ -123,8 +124,26 @@ def _object_to_parts(settings: StudySettings) -> Iterator[str]:
         yield "--reviewer looks at the arm that a search finds: leave it out, or search with --kind optimize"
     if settings.reviewer != "rules" and not os.environ.get("OPENAI_API_KEY"):
         yield f"--reviewer {settings.reviewer} needs {KEY}, or use --reviewer rules"
-    if settings.reviewer != "rules" and settings.max_llm_usd is not None and settings.llm_price is None:
+    if settings.reviewer != "rules" and settings.max_llm_usd is not None and settings.price_of_tokens is None:
         yield NO_PRICE
+
+
+def _object_to_prices(settings: StudySettings) -> Iterator[str]:
+    """Yield what the prices lack, so that no amount of money is less than what was used."""
+    prices, gpus = settings.prices, settings.base_job().get("n_gpu", 0)
+    if prices is None:
+        if settings.max_money is not None:
+            yield NO_PRICES
+        return
+    if prices.cpu_hour is None:
+        yield "--prices: the file lacks cpu_hour: add the price of a machine for an hour"
+    if gpus and prices.gpu_hour is None:
+        yield f"--prices: the file lacks gpu_hour, and runs use {gpus} GPUs: add its price"
+    asks_model = settings.planner in ("llm", "hybrid") or settings.reviewer not in (None, "none", "rules")
+    if asks_model and settings.price_of_tokens is None:
+        yield "--prices: the file lacks input_tokens and output_tokens, and a language model is asked: add its prices"
+    if settings.llm_price is not None and prices.of_tokens is not None:
+        yield "--llm-price and the tokens of --prices both give the model's prices: leave one of them out"
 
 
 def _object_to_planner(settings: StudySettings) -> Iterator[str]:
@@ -150,7 +169,7 @@ def _object_to_planner(settings: StudySettings) -> Iterator[str]:
         yield f"--planner {planner} needs the name of a model: give --model NAME, or use --planner rules"
     if not os.environ.get("OPENAI_API_KEY"):
         yield f"--planner {planner} needs {KEY}"
-    if settings.max_llm_usd is not None and settings.llm_price is None:
+    if settings.max_llm_usd is not None and settings.price_of_tokens is None:
         yield NO_PRICE
 
 

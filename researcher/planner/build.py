@@ -63,7 +63,7 @@ def build_chat(
             model=model,
             base_url=os.environ.get("OPENAI_BASE_URL"),
             api_key=os.environ.get("OPENAI_API_KEY", ""),
-            price=settings.llm_price,
+            price=settings.price_of_tokens,
             deadline_s=60 * settings.llm_deadline,
         ),
         store=log.store,

@@ -12,6 +12,7 @@ from typing import Any
 from experiments_db import BudgetKind, ExperimentStore
 from researcher.charter import Budget
 from researcher.errors import BudgetExceeded
+from swarm.prices import Prices
 
 TOLERANCE = 1e-9
 """The rounding error of sums of parts of runs."""
@@ -58,12 +59,22 @@ class BudgetLedger:
     Time comes from a monotonic clock. Wall clock is the time in which a researcher process works on the study, waiting
     included. A run costs time and GPU-hours from its launch until it has a score or has ended without one. Time in
     which no process works on the study is charged to nobody. A limit of None is no limit.
+
+    With `prices`, money is charged besides: the time of `machines` machines, the hours of GPUs, and the language model.
     """
 
     def __init__(
-        self, store: ExperimentStore, study_id: str, budget: Budget, *, clock: Callable[[], float] = time.monotonic
+        self,
+        store: ExperimentStore,
+        study_id: str,
+        budget: Budget,
+        *,
+        prices: Prices | None = None,
+        machines: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.budget = budget
+        self._prices, self._machines = prices, machines
         self._store = store
         self._study_id = study_id
         self._clock = clock
@@ -85,9 +96,13 @@ class BudgetLedger:
             else:
                 self._total[kind] += amount - before
             self._charged[kind, key] = amount
+            if kind is BudgetKind.COST_USD and self._prices is not None:
+                self.charge(BudgetKind.MONEY, amount, key, run_id=run_id)
 
     def begin_run(self, run_id: str, gpus: int) -> None:
-        """Start to charge the run's time, and that of its GPUs."""
+        """Start to charge the run's time, and that of its GPUs. Raise BudgetExceeded if these have no known price."""
+        if gpus and self._prices is not None and self._prices.gpu_hour is None:
+            raise BudgetExceeded("the prices of the study lack gpu_hour, and a run uses GPUs")
         with self._lock:
             self._running[run_id] = _RunningRun(self._clock(), gpus)
 
@@ -150,6 +165,12 @@ class BudgetLedger:
                 f"the next call may cost ${usd:.4f} and ${cost:.4f} of ${most:.2f} are used: raise --max-llm-usd to"
                 " go on"
             )
+        spent, money = used[BudgetKind.MONEY], self.budget.max_money
+        if money is not None and spent + usd > money:
+            raise BudgetExceeded(
+                f"the next call may cost {usd:.4f} and {spent:.4f} of {money:g} of money are used: raise --max-money to"
+                " go on"
+            )
 
     def _ensure_time(self, used: dict[BudgetKind, float]) -> None:
         limit = self.budget.max_wall_s
@@ -163,11 +184,20 @@ class BudgetLedger:
             raise BudgetExceeded(
                 f"{used[BudgetKind.GPU_HOURS]:.4g} of {most:g} GPU-hours are used: raise --max-gpu-hours to go on"
             )
+        money = self.budget.max_money
+        if money is not None and used[BudgetKind.MONEY] >= money:
+            raise BudgetExceeded(
+                f"{used[BudgetKind.MONEY]:.4g} of {money:g} of money are used: raise --max-money to go on"
+            )
 
     def _uncharged(self) -> Iterator[_Charge]:
         """Yield charges for the time of this process up to now; each replaces the earlier charge of its key."""
         now = self._clock()
-        yield _Charge(BudgetKind.WALL_CLOCK_S, self._session, max(0.0, now - self._started))
+        seconds = max(0.0, now - self._started)
+        yield _Charge(BudgetKind.WALL_CLOCK_S, self._session, seconds)
+        if self._prices is not None:
+            price = self._machines * self._prices.of_hours(seconds / 3600, gpus=0)
+            yield _Charge(BudgetKind.MONEY, self._session, price)
         for run_id in tuple(self._running):
             yield from self._cost_of(run_id, now)
 
@@ -178,7 +208,10 @@ class BudgetLedger:
         key, seconds = f"{run_id}/{self._session}", max(0.0, now - run.started)
         yield _Charge(BudgetKind.WORKING_S, key, seconds, run_id)
         if run.gpus:
-            yield _Charge(BudgetKind.GPU_HOURS, key, run.gpus * seconds / 3600, run_id)
+            hours = run.gpus * seconds / 3600
+            yield _Charge(BudgetKind.GPU_HOURS, key, hours, run_id)
+            if self._prices is not None and self._prices.gpu_hour is not None:
+                yield _Charge(BudgetKind.MONEY, key, hours * self._prices.gpu_hour, run_id)
 
 
 def present_budget(settings: Mapping[str, Any], frozen: Budget) -> Budget:
@@ -192,6 +225,7 @@ def present_budget(settings: Mapping[str, Any], frozen: Budget) -> Budget:
         max_gpu_hours=settings.get("max_gpu_hours"),
         max_llm_tokens=settings.get("max_llm_tokens"),
         max_llm_usd=settings.get("max_llm_usd"),
+        max_money=settings.get("max_money"),
     )
 
 
@@ -203,5 +237,6 @@ def budget_lines(settings: Mapping[str, Any], used: Mapping[BudgetKind, float]) 
         BudgetLine("gpu_hours", "GPU-hours", used[BudgetKind.GPU_HOURS], settings.get("max_gpu_hours")),
         BudgetLine("llm_tokens", "LLM tokens", used[BudgetKind.LLM_TOKENS], settings.get("max_llm_tokens")),
         BudgetLine("llm_usd", "US$ for the LLM", used[BudgetKind.COST_USD], settings.get("max_llm_usd")),
+        BudgetLine("money", "of money", used[BudgetKind.MONEY], settings.get("max_money")),
     )
     return tuple(line for line in lines if line.used or line.limit is not None)

@@ -65,6 +65,7 @@ BUDGET_LINES: tuple[tuple[BudgetKind, str, str], ...] = (
     (BudgetKind.GPU_HOURS, "GPU-hours", "max_gpu_hours"),
     (BudgetKind.LLM_TOKENS, "language model tokens", "max_llm_tokens"),
     (BudgetKind.COST_USD, "language model cost (US$)", "max_llm_usd"),
+    (BudgetKind.MONEY, "money by the study's prices", "max_money"),
 )
 
 

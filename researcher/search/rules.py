@@ -198,6 +198,7 @@ def find_time_used_up(
     limits = (
         (BudgetKind.WALL_CLOCK_S, charter.budget.max_wall_s, "wall clock"),
         (BudgetKind.GPU_HOURS, charter.budget.max_gpu_hours, "GPU-hours"),
+        (BudgetKind.MONEY, charter.budget.max_money, "money"),
     )
     for kind, limit, name in limits:
         if limit is not None and used[kind] >= part * limit:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from experiments_db import BudgetKind, ExperimentStore, Study, StudyStatus
 from researcher.errors import TopicInvalid
 from researcher.study.ending import is_cut_short
-from researcher.study.settings import StudySettings, read_settings
+from researcher.study.settings import NO_PRICES, StudySettings, read_settings
 
 CHANGED, GONE_ON = "budget.changed", "base.go_on"
 
@@ -17,6 +17,7 @@ _KINDS: Mapping[str, tuple[BudgetKind, float]] = {
     "max_gpu_hours": (BudgetKind.GPU_HOURS, 1.0),
     "max_llm_tokens": (BudgetKind.LLM_TOKENS, 1.0),
     "max_llm_usd": (BudgetKind.COST_USD, 1.0),
+    "max_money": (BudgetKind.MONEY, 1.0),
 }
 """By setting: the kind of spending that it limits, and the units of that kind in one unit of the setting."""
 
@@ -27,6 +28,8 @@ def check_change(store: ExperimentStore, study: Study, limits: Mapping[str, floa
     Raises TopicInvalid for a limit below the amount used, and for a finished study that no budget ended.
     """
     settings = read_settings({**study.settings, **limits})
+    if settings.max_money is not None and settings.prices is None:
+        raise TopicInvalid(NO_PRICES)
     used = store.sum_budget(study.id)
     for name, limit in limits.items():
         kind, unit = _KINDS[name]

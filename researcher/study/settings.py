@@ -36,9 +36,11 @@ from swarm.config import complete_address
 from swarm.environments import agent_of
 from swarm.errors import JobInvalid
 from swarm.job import MODEL_OF_OWN_TASKS, TrainJob
+from swarm.prices import Prices
 from swarm.program import is_program
 from swarm.sandbox import Sandbox, choose_sandbox
 
+NO_PRICES = "--max-money needs prices: start the study with --prices FILE"
 MAX_OF_ATTEMPT = 2**31 - 1
 """The largest limit of an episode that a server accepts."""
 
@@ -90,6 +92,8 @@ class StudySettings(BaseModel):
 
     Servers: if `servers` is empty, the study starts `parallel` own servers. With less than `min_free_gb` (10^9 bytes)
     of free space nothing is launched.
+
+    Money: `prices` are counted from the first minute on, and `max_money` is in their currency.
 
     Language model: `llm_price` is in dollars per million tokens, for input and output. After `llm_patience` minutes
     without an answer of the language model, the study pauses, or rules decide if the planner is `hybrid`. The model may
@@ -149,6 +153,8 @@ class StudySettings(BaseModel):
     max_gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_llm_tokens: int | None = Field(default=None, ge=1)
     max_llm_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_money: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    prices: Prices | None = None
     llm_price: tuple[float, float] | None = None
     llm_patience: float = Field(default=60.0, ge=0, allow_inf_nan=False)
     llm_deadline: float = Field(default=60.0, gt=0, allow_inf_nan=False)
@@ -195,6 +201,11 @@ class StudySettings(BaseModel):
         if self.metric is not None:
             return read_metric(self.metric)[0]
         return METRICS_OF.get(self.asked, (JudgedBy.FINAL,))[0]
+
+    @property
+    def price_of_tokens(self) -> tuple[float, float] | None:
+        """The prices of a million tokens of the language model, for input and output, from either option."""
+        return self.llm_price or (None if self.prices is None else self.prices.of_tokens)
 
     def budget(self) -> Budget:
         return present_budget(self.model_dump(), Budget())

@@ -32,6 +32,7 @@ LIMITS = {
     BudgetKind.GPU_HOURS: ("GPU-hours", "max_gpu_hours"),
     BudgetKind.LLM_TOKENS: ("LLM tokens", "max_llm_tokens"),
     BudgetKind.COST_USD: ("LLM cost", "max_llm_usd"),
+    BudgetKind.MONEY: ("Money", "max_money"),
 }
 
 

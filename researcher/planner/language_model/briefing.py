@@ -142,6 +142,7 @@ def _limits(budget: Budget) -> dict[str, Any]:
         "most GPU-hours": budget.max_gpu_hours,
         "most tokens of your own": budget.max_llm_tokens,
         "most dollars for your own tokens": budget.max_llm_usd,
+        "most money": budget.max_money,
     }
 
 
@@ -446,6 +447,8 @@ def show_budget(charter: Charter, history: History) -> str:
         lines.append(f"Time: {budget.max_wall_s / 3600:g} h of work in all, waiting for answers included.")
     if budget.max_gpu_hours is not None:
         lines.append(f"GPU-hours: {budget.max_gpu_hours:g} in all.")
+    if budget.max_money is not None:
+        lines.append(f"Money: {budget.max_money:g} in all, for machines and for your own tokens.")
     if charter.search is not None:
         split = charter.search.split
         lines.append(

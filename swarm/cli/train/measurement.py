@@ -208,5 +208,5 @@ def bytes_below(directory: Path) -> int:
 
 
 def checkpoint_sizes(home: Path) -> list[int]:
-    """Return the sizes of the checkpoints in the home of a server."""
-    return [bytes_below(path) for path in home.rglob("checkpoints/step-*") if path.is_dir()]
+    """Return the sizes of the checkpoints in the home of a server, with those for recovery."""
+    return [bytes_below(path) for path in home.rglob("step-*") if path.is_dir()]

@@ -9,10 +9,12 @@ from experiments_db import BudgetKind, ExperimentStore, StudyStatus
 from researcher.charter import Budget
 from researcher.errors import BudgetExceeded, TopicInvalid
 from researcher.loop.session import work_on
-from researcher.record.budget import BudgetLedger
+from researcher.loop.settings_check import check_study
+from researcher.record.budget import BudgetLedger, budget_lines
 from researcher.study.continuation import change_budget
 from researcher.study.ending import REPORTED, WORKING, is_over
 from researcher.study.settings import StudySettings
+from swarm.prices import Prices
 
 
 @pytest.fixture
@@ -176,3 +178,63 @@ def test_study_that_failed_at_its_end_and_not_for_want_of_budget_is_left_as_it_i
 def _claim_run(store: ExperimentStore, study_id: str) -> str:
     experiment = store.create_experiment(study_id, "arm", factors={}, job={"engine": "fake"})
     return store.claim_run(experiment.id, 0, "key", attempt=1, job={"engine": "fake"}).id
+
+
+def test_money_counts_machines_gpus_and_language_model_over_restarts_and_binds_all_work(store, study_id):
+    run = _claim_run(store, study_id)
+    clock, prices = SetClock(), Prices(cpu_hour=3.6, gpu_hour=36)
+    first = BudgetLedger(store, study_id, Budget(max_money=20.0), prices=prices, machines=2, clock=clock)
+    first.begin_run(run, gpus=4)
+    clock.now += 100
+    first.charge(BudgetKind.COST_USD, 0.8, "call-1")
+    first.charge(BudgetKind.COST_USD, 0.8, "call-1")
+    first.end_run(run)
+    first.charge_time()
+    assert store.sum_budget(study_id)[BudgetKind.MONEY] == pytest.approx(2 * 0.1 + 4 * 1.0 + 0.8)
+    second = BudgetLedger(store, study_id, Budget(max_money=20.0), prices=prices, machines=2, clock=clock)
+    second.ensure_can_call_llm(usd=15)
+    with pytest.raises(BudgetExceeded, match="--max-money"):
+        second.ensure_can_call_llm(usd=15.1)
+    second.begin_run(run, gpus=4)
+    clock.now += 374
+    assert "--max-money" in (second.find_exhausted() or "")
+    with pytest.raises(BudgetExceeded, match="--max-money"):
+        second.ensure_can_launch()
+    assert {line.name: line.limit for line in budget_lines({"max_money": 20.0}, second.used())}["money"] == 20.0
+
+
+def test_without_prices_no_money_is_counted_and_gpus_without_a_price_are_not_used(store, study_id):
+    clock = SetClock()
+    ledger = BudgetLedger(store, study_id, Budget(), clock=clock)
+    ledger.begin_run("run-a", gpus=4)
+    clock.now += 100
+    ledger.charge(BudgetKind.COST_USD, 0.8, "call-1")
+    assert ledger.used()[BudgetKind.MONEY] == 0.0
+    priced = BudgetLedger(store, study_id, Budget(), prices=Prices(cpu_hour=1), clock=clock)
+    priced.begin_run("run-b", gpus=0)
+    with pytest.raises(BudgetExceeded, match="gpu_hour"):
+        priced.begin_run("run-c", gpus=1)
+
+
+@pytest.mark.parametrize(
+    ("said", "settings"),
+    [
+        ("--max-money needs prices", {"max_money": 1.0}),
+        ("cpu_hour", {"prices": {"gpu_hour": 1}}),
+        ("gpu_hour", {"prices": {"cpu_hour": 1}, "n_gpu": 2}),
+        ("input_tokens", {"prices": {"cpu_hour": 1}, "planner": "llm", "model": "m"}),
+        (
+            "leave one of them out",
+            {"prices": {"cpu_hour": 1, "input_tokens": 1, "output_tokens": 2}, "llm_price": (1, 2)},
+        ),
+    ],
+)
+def test_prices_that_lack_what_the_study_uses_are_refused_before_it_begins(said, settings):
+    study = StudySettings(vary=("lr=0.001,0.003",), family="sort", **settings)
+    with pytest.raises(TopicInvalid, match=said):
+        check_study("Does the learning rate matter?", study)
+
+
+def test_a_limit_on_money_cannot_be_added_to_a_study_without_prices(store, study_id):
+    with pytest.raises(TopicInvalid, match="--prices"):
+        change_budget(store, store.get_study(study_id), {"max_money": 3.0})

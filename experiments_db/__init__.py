@@ -92,6 +92,8 @@ from experiments_db.study_work import (
     lease_name as lease_name,
 )
 from experiments_db.trainings import (
+    TRAINING_SECONDS as TRAINING_SECONDS,
+    sum_step_seconds as sum_step_seconds,
     LONGEST_NOTE as LONGEST_NOTE,
     MOST_TAGS as MOST_TAGS,
     NotedLedger as NotedLedger,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments_db.kinds import ExperimentStatus, RunStatus
 from experiments_db.records import DetailedEvaluation, Experiment, JsonObject, ProgramTrial, Run
+from experiments_db.trainings import TRAINING_SECONDS
 
 if TYPE_CHECKING:
     from experiments_db.store import ExperimentStore
@@ -60,7 +61,8 @@ class ExploringRun:
     """A run that ended, or is to end, at a rung.
 
     `share` is that rung as a part of the full training, and `cost` the part of a full run that it took. A run that
-    resumed from an earlier rung costs the difference. `score` and `stderr` are on the search split, and `base` is the
+    resumed from an earlier rung costs the difference. `seconds` are those of its steps, without pauses; None before the
+    first step. `score` and `stderr` are on the search split, and `base` is the
     score of the same agent before training; each is None where it was not measured.
     """
 
@@ -70,6 +72,7 @@ class ExploringRun:
     score: float | None = None
     stderr: float | None = None
     base: float | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +120,8 @@ class SearchArm:
 
     @property
     def seconds(self) -> float:
-        """The time of its exploring runs, up to their scores."""
-        return sum(item.run.duration_s or 0.0 for item in self.runs)
+        """The seconds of training of its exploring runs, without pauses."""
+        return sum(item.seconds or 0.0 for item in self.runs)
 
     @property
     def statement(self) -> str:
@@ -133,6 +136,7 @@ def read_search_arms(store: ExperimentStore, study_id: str) -> tuple[SearchArm, 
     experiments = store.list_experiments(study_id)
     runs = store.list_runs(study_id=study_id)
     scores = {(item.run_id, item.phase): item for item in store.list_evaluations(study_id=study_id, split=split)}
+    seconds = store.sum_metric([run.id for run in runs if run.rung], TRAINING_SECONDS)
     explored = _explored(plan.document for plan in store.list_plans(study_id))
     withdrawn = {
         review.experiment_id: f"{review.reviewer} objected, and the planner withdrew it: {review.response}"
@@ -150,7 +154,7 @@ def read_search_arms(store: ExperimentStore, study_id: str) -> tuple[SearchArm, 
     arms: list[SearchArm] = []
     for item in experiments:
         own = [run for run in runs if run.experiment_id == item.id]
-        exploring = _exploring_runs(item, [run for run in own if run.rung], scores)
+        exploring = _exploring_runs(item, [run for run in own if run.rung], scores, seconds)
         passed = _count_passed(item, own, scores)
         ruled_out = {
             ArmFailure.DISQUALIFIED: disqualified.get(item.name, "")
@@ -228,7 +232,9 @@ Scores = Mapping[tuple[str, str], DetailedEvaluation]
 """Evaluations on the search split by run and phase."""
 
 
-def _exploring_runs(item: Experiment, runs: Sequence[Run], scores: Scores) -> tuple[ExploringRun, ...]:
+def _exploring_runs(
+    item: Experiment, runs: Sequence[Run], scores: Scores, seconds: Mapping[str, float]
+) -> tuple[ExploringRun, ...]:
     total = item.job.get("total_steps")
     reached = 0.0
     found: list[ExploringRun] = []
@@ -245,6 +251,7 @@ def _exploring_runs(item: Experiment, runs: Sequence[Run], scores: Scores) -> tu
                 None if final is None else final.mean,
                 None if final is None else final.stderr,
                 None if base is None else base.mean,
+                seconds.get(run.id),
             )
         )
         if final is not None:

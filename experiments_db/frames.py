@@ -33,6 +33,7 @@ from experiments_db.records import (
     Study,
 )
 from experiments_db.store import ExperimentStore
+from experiments_db.trainings import TRAINING_SECONDS
 
 RUN_COLUMNS = (
     "run_id",
@@ -48,7 +49,7 @@ RUN_COLUMNS = (
     "created_at",
     "started_at",
     "finished_at",
-    "duration_s",
+    "training_s",
     "exit_reason",
 )
 
@@ -70,9 +71,11 @@ def runs_frame(store: ExperimentStore, study_id: str) -> pd.DataFrame:
     columns: dict[str, list[Any]] = {
         name: [getattr(run, name) for run in found.runs]
         for name in ("experiment_id", "seed", "rung", "attempt", "server_url", "created_at", "started_at",
-                     "finished_at", "duration_s", "exit_reason")
+                     "finished_at", "exit_reason")
     }  # fmt: skip
+    seconds = store.sum_metric([run.id for run in found.runs], TRAINING_SECONDS)
     columns |= {
+        "training_s": [seconds.get(run.id, math.nan) for run in found.runs],
         "run_id": [run.id for run in found.runs],
         "experiment": [arm.name for arm in arms],
         "is_baseline": [arm.is_baseline for arm in arms],

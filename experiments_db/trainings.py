@@ -6,10 +6,19 @@ are seconds since the epoch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from experiments_db.records import JsonObject
 
+TRAINING_SECONDS = "training/seconds"
+"""Metric of a run's step: seconds from the end of the step before it, or from the start of the program, to its own end.
+
+It includes the episodes and the update. It has no pauses and outages, and no score of the base weights.
+"""
+AWAY = frozenset({"OFFLINE", "BOOTING", "FAILED", "COMPLETE"})
+"""The states of an engine in which nothing trains."""
 MOST_TAGS, LONGEST_TAG, LONGEST_NOTE = 20, 50, 10_000
 """The most tags of a training, and the most characters of a tag and of a note."""
 
@@ -140,3 +149,25 @@ class TrainingNews:
     episodes: tuple[TrainedEpisode, ...] = ()
     events: tuple[ServerEvent, ...] = ()
     system: tuple[SystemPoint, ...] = ()
+
+
+def sum_step_seconds(
+    training: RecordedTraining, points: Iterable[TrainingPoint], states: Iterable[ServerEvent]
+) -> float:
+    """Return the seconds of the steps of a training, without the time in which its engine was away.
+
+    `points` are those of a metric that every step has, and `states` the events of the engine's states.
+    """
+    moves = sorted(states, key=lambda event: event.number)
+    returned = [
+        after.recorded_at
+        for before, after in pairwise(moves)
+        if before.detail.get("state") in AWAY and after.detail.get("state") not in AWAY
+    ]
+    total, last = 0.0, training.begun_at
+    for point in sorted(points, key=lambda point: point.step):
+        # The clock may have been set back, and a step then takes no time.
+        since = max((at for at in (last, *returned) if at <= point.recorded_at), default=point.recorded_at)
+        total += point.recorded_at - since
+        last = point.recorded_at
+    return total

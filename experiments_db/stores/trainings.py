@@ -121,9 +121,9 @@ class TrainingStore(StoreBase):
                 found.setdefault(point.training_id, {})[point.name] = point.value
         return found
 
-    def list_training_points(self, training_id: str) -> list[TrainingPoint]:
-        """Return all points of a training's curves, by name and step."""
-        return self._list(TRAINING_POINTS, training_id=training_id)
+    def list_training_points(self, training_id: str, *, name: str | None = None) -> list[TrainingPoint]:
+        """Return the points of a training's curves, or of one of them, by name and step."""
+        return self._list(TRAINING_POINTS, training_id=training_id, name=name)
 
     def list_training_scores(self, training_ids: Collection[str]) -> list[TrainingScore]:
         """Return held-out scores by training and step."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from experiments_db import Experiment, ExperimentStore, Run
+from experiments_db import TRAINING_SECONDS, Experiment, ExperimentStore, Run
 from prompts import load
 from researcher.charter import Charter, ComparedAt
-from researcher.record.runs import TRAINING_SECONDS, cost_of
+from researcher.record.runs import cost_of
 from swarm.processes import Child, python_module
 from swarm.sandbox import plain_command
 

@@ -16,11 +16,6 @@ from swarm.job import build_job
 
 PROJECT = "research"
 """Project name of every job of the researcher; a server busy with another project belongs to somebody else."""
-TRAINING_SECONDS = "training/seconds"
-"""Metric of a step: seconds from the end of the step before it, or from the start of the program, to its own end.
-
-It includes the episodes and the update, and no evaluation.
-"""
 MAX_SERVERS = 2
 """A trial that fails on so many servers, each of which answered, does not fail because of a server."""
 MAX_ON_ONE_SERVER = 4

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
-from experiments_db import EvaluationSummary, Experiment, ExperimentStatus, ExperimentStore, Run
+from experiments_db import TRAINING_SECONDS, EvaluationSummary, Experiment, ExperimentStatus, ExperimentStore, Run
 from researcher.analysis import Analysis, ArmSummary, Comparison
 from researcher.charter import Charter, SearchRules
 from researcher.phases import BASE, ENDED_AT, FINAL
 from researcher.plan import Stage
 from researcher.record.log import plan_from_json
-from researcher.record.runs import TRAINING_SECONDS, Trial, TrialState, list_all_trials, shares_at, total_steps
+from researcher.record.runs import Trial, TrialState, list_all_trials, shares_at, total_steps
 from researcher.record.scores import find_excluded
 from researcher.search.kinds import find_parts
 from researcher.search.rounds import EXPLORING_SEED

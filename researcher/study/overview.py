@@ -6,10 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from experiments_db import (
+    TRAINING_SECONDS,
     Experiment,
     ExperimentStatus,
     ExperimentStore,
@@ -25,7 +26,7 @@ from experiments_db import (
 from researcher.phases import BASE, FINAL, PLAIN_AGENT
 from researcher.question.scopes import describe_scope
 from researcher.record.budget import BudgetLine, budget_lines
-from researcher.record.runs import TRAINING_SECONDS, TrialState, group_trials
+from researcher.record.runs import TrialState, group_trials
 from researcher.record.scores import find_excluded
 from researcher.scope import ArmPart, Scope
 from researcher.study.requests import work_of
@@ -131,7 +132,7 @@ class StudySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TrialProgress:
-    """Trials done and planned, the mean duration of finished runs, and the claim times of runs in progress."""
+    """Trials done and planned, the median duration of finished runs, and the claim times of runs in progress."""
 
     done: int = 0
     planned: int = 0
@@ -210,7 +211,7 @@ def _measure(arms: Mapping[str, Experiment], runs: Sequence[Run], plans: Sequenc
     # The clock may have been set back since, so no duration is below 0.
     took = [max(0.0, run.finished_at - run.created_at) for run in finished if run.finished_at]
     active = [run.created_at for run in runs if not run.status.is_over and run.status is not RunStatus.PLANNED]
-    return TrialProgress(done, len(wanted), fmean(took) if took else None, tuple(active))
+    return TrialProgress(done, len(wanted), median(took) if took else None, tuple(active))
 
 
 def estimate_seconds_left(progress: TrialProgress, now: float) -> float | None:

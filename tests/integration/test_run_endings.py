@@ -29,10 +29,9 @@ def late_imports() -> None:
     global EPISODES, gather_amounts, ask_to_end, create_study, StudySettings
     from simulated_study import reports_without_images
 
-    from experiments_db import RunStatus, StudyStatus, open_store
+    from experiments_db import TRAINING_SECONDS, RunStatus, StudyStatus, open_store
     from researcher.execution.early_stopping import StoppingLimits
     from researcher.loop.session import work_on
-    from researcher.record.runs import TRAINING_SECONDS
     from researcher.report.numbers.curves import EPISODES, gather_amounts
     from researcher.study.requests import ask_to_end, create_study
     from researcher.study.settings import StudySettings

@@ -7,16 +7,13 @@ from pathlib import Path
 
 import streamlit as st
 
-from experiments_db import Experiment, RecordNotFound, Run
+from experiments_db import TRAINING_SECONDS, Experiment, RecordNotFound, Run
 from ui import comparison, elements, episode_search, episode_view, formats, live, queries, study_files
 from ui.artifacts.view import show_files_of_run
 from ui.contents import BASE, FINAL, TEST, StudyContents
 from ui.curves.series import Series
 from ui.curves.view import show_curves
 from ui.episode_search import EpisodeOwner
-
-TRAINING_SECONDS = "training/seconds"
-"""Metric of a step: the seconds that it took, without pauses."""
 
 
 def choose_run() -> Run | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from experiments_db import Experiment, RunStatus, RunSummary, StudyRuns
+from experiments_db import TRAINING_SECONDS, Experiment, RunStatus, RunSummary, StudyRuns
 from ui import elements, formats, live
 from ui.contents import BASE, FINAL, TEST
 from ui.tables import listing
@@ -52,14 +52,14 @@ def follow_choice() -> None:
     st.query_params.update(elements.address(**({} if chosen == ALL else {"study": chosen})))
 
 
-def values_of(run: RunSummary, arm: Experiment, scores: Mapping[str, float]) -> dict[str, Any]:
+def values_of(run: RunSummary, arm: Experiment, scores: Mapping[str, float], seconds: float | None) -> dict[str, Any]:
     """Return what a run can be filtered, sorted and grouped by. A value of its own goes before a factor of that name.
 
     A run has one score of a phase in most studies, so its split need not be named.
     """
     own = {
         "arm": arm.name, "status": run.status.value, "seed": run.seed, "study": run.study_id, "run": run.id,
-        "to_step": run.rung, "attempt": run.attempt, "duration": run.duration_s, "outcome": run.exit_reason,
+        "to_step": run.rung, "attempt": run.attempt, "training_s": seconds, "outcome": run.exit_reason,
         "iteration": arm.iteration, "baseline": arm.is_baseline, "server": run.server_url, "started": run.started_at,
         "created": run.created_at, "finished": run.finished_at,
     }  # fmt: skip
@@ -70,11 +70,12 @@ def values_of(run: RunSummary, arm: Experiment, scores: Mapping[str, float]) -> 
 def items_of(found: StudyRuns) -> list[ListedItem]:
     """Return the runs with their values by name."""
     arms = {arm.id: arm for arm in found.experiments}
+    seconds = elements.store().sum_metric([run.id for run in found.runs], TRAINING_SECONDS)
     scores: dict[str, dict[str, float]] = {}
     for item in found.means:
         scores.setdefault(item.run_id, {})[f"{item.phase}.{item.split}"] = item.mean
     return [
-        ListedItem(run.id, run.id, values_of(run, arms[run.experiment_id], scores.get(run.id, {})))
+        ListedItem(run.id, run.id, values_of(run, arms[run.experiment_id], scores.get(run.id, {}), seconds.get(run.id)))
         for run in found.runs
     ]
 
@@ -102,7 +103,7 @@ def table_of(items: Sequence[ListedItem], scores: Sequence[str], factors: Sequen
             **{score_title(name): item.values.get(name) for name in scores},
             **{name: listing.cell(item.values.get(name)) for name in (*factors, *more) if name not in TIMES},
             **{f"{name.capitalize()} (UTC)": time_of(item, name) for name in ("started", *more) if name in TIMES},
-            "Duration": item.values["duration"],
+            "Training time": item.values["training_s"],
             "Outcome": listing.cell(item.values["outcome"]),
             "Run": item.id,
             "Study": item.values["study"] if len(studies) > 1 else None,
@@ -124,7 +125,7 @@ def configure(items: Sequence[ListedItem], scores: Sequence[str], others: Sequen
     return {
         "Arm": st.column_config.TextColumn(pinned=True, width="medium"),
         "Status": elements.badge_column(RunStatus),
-        "Duration": st.column_config.NumberColumn(format="%.0f s"),
+        "Training time": st.column_config.NumberColumn(format="%.0f s", help="Of its steps, without pauses."),
         **{f"{name.capitalize()} (UTC)": st.column_config.DatetimeColumn(format="MM-DD HH:mm:ss") for name in TIMES},
         **elements.number_columns(*map(score_title, scores)),
         # Streamlit's own format ends after four decimals, where learning rates begin.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 
-from experiments_db import LONGEST_NOTE, MOST_TAGS, RecordedTraining
+from experiments_db import LONGEST_NOTE, MOST_TAGS, TRAINING_SECONDS, RecordedTraining, sum_step_seconds
 from ui import charts, elements, episode_view, formats, live, queries
 from ui.artifacts.view import show_files_of_training
 from ui.curves import drawing
@@ -72,15 +71,18 @@ def show_figures(training: RecordedTraining) -> None:
         elements.show_metric("Held-out score", formats.score(scores[-1].mean if scores else None))
         at = "" if best is None else f"At step {best.step}."
         elements.show_metric("Best held-out score", formats.score(None if best is None else best.mean), help=at or None)
-        elements.show_metric("Duration", formats.duration(until(training) - training.begun_at))
+        help = "Of its steps, without pauses."
+        elements.show_metric("Training time", formats.duration(seconds_of(training)), help=help)
 
 
-def until(training: RecordedTraining) -> float:
-    """Return the present for a training that goes on, else the time of the last thing that happened in it."""
-    if training.status not in OVER:
-        return time.time()
-    events = elements.store().list_server_events(training.id, limit=1)
-    return events[0].recorded_at if events else training.updated_at
+def seconds_of(training: RecordedTraining) -> float | None:
+    """Return the seconds of training, which are those of its run if a study has it; None before the first step."""
+    store = elements.store()
+    if training.launch_key is not None and (run := store.find_run(training.launch_key)) is not None:
+        return store.sum_metric([run.id], TRAINING_SECONDS).get(run.id)
+    points = store.list_training_points(training.id, name=REWARD)
+    states = store.list_server_events(training.id, kind="engine.state", limit=None)
+    return sum_step_seconds(training, points, states) if points else None
 
 
 def show_scores(training: RecordedTraining) -> None:

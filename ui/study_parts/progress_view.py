@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -106,7 +106,8 @@ def describe_run(run: RunSummary, last_step: int, point: MetricPoint | None, fin
 def seconds_left(runs: list[PlannedRun], points: Mapping[str, MetricPoint], now: float) -> float | None:
     """Return how long the runs of the plan will take from now on; None while nothing has been timed.
 
-    A run takes as long as those that are finished took on average, or as its own steps so far say.
+    A run takes as long as the median of those that are finished, which a pause in one does not change, or as its own
+    steps so far say.
     """
     took = [item.run.duration_s for item in runs if item.run is not None and item.run.status is RunStatus.FINISHED]
     timed = [seconds for seconds in took if seconds is not None]
@@ -115,7 +116,7 @@ def seconds_left(runs: list[PlannedRun], points: Mapping[str, MetricPoint], now:
     whole = {id(item): seconds for item in under_way if (seconds := _whole_duration(item, points, now)) is not None}
     if not timed and not whole:
         return None
-    typical = fmean(timed or whole.values())
+    typical = median(timed or whole.values())
     rest = sum(max(0.0, whole.get(id(item), typical) - _spent(item, now)) for item in waiting)
     return rest / max(1, len(under_way))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from experiments_db import BudgetKind
+from experiments_db import TRAINING_SECONDS, BudgetKind
 from researcher.charter import Charter, JudgedBy, SampleSizeGoal
 from researcher.errors import Underpowered
 from researcher.judge.equality_size import describe_need, forecast
@@ -20,7 +20,7 @@ from researcher.memory.prior import confirm, find_prior
 from researcher.memory.settlement import set_out_to_check
 from researcher.plan import Plan, Stage
 from researcher.record.log import charter_from_json
-from researcher.record.runs import TRAINING_SECONDS, Trial, TrialState, list_all_trials, list_trials
+from researcher.record.runs import Trial, TrialState, list_all_trials, list_trials
 from researcher.record.scores import read_scores
 from researcher.search.record import read_tree
 from researcher.search.rules import runs_for_claim

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from experiments_db import RunStatus, Severity
+from experiments_db import TRAINING_SECONDS, RunStatus, Severity
 from researcher.errors import ResearchError, RunBroken, RunDiverged, RunLost, RunRejected, ScoreIncomplete
 from researcher.execution.background import Drained
 from researcher.execution.early_stopping import step_limit_s
@@ -31,7 +31,7 @@ from researcher.loop.pruning import has_space
 from researcher.phases import ENDED_AT, ENDED_BY
 from researcher.record.failure_reason import in_one_line, last_words
 from researcher.record.log import DIAGNOSED, Notebook
-from researcher.record.runs import FAILURE, OWN_DOING, PROGRAM, STALL, TRAINING_SECONDS, UNSCORED, Diagnosis, job_of_run
+from researcher.record.runs import FAILURE, OWN_DOING, PROGRAM, STALL, UNSCORED, Diagnosis, job_of_run
 from researcher.servers.jobs import EndedTraining, diagnose_attempts, end_job, refuse_own_successor, stop_job
 from researcher.servers.server_pool import is_outage
 from swarm import SwarmError

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from experiments_db import Experiment, ExperimentStore, RunStatus
+from experiments_db import TRAINING_SECONDS, Experiment, ExperimentStore, RunStatus
 from prompts import load
 from researcher.program_parts import find_differing_parts
-from researcher.record.runs import OWN_DOING, TRAINING_SECONDS
+from researcher.record.runs import OWN_DOING
 from researcher.scope import ArmPart
 
 if TYPE_CHECKING:

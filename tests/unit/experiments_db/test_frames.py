@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from store_samples import record_finding, record_score
 
-from experiments_db import Experiment, RecordNotFound, Run, RunStatus, StoreUnavailable, Study
+from experiments_db import TRAINING_SECONDS, Experiment, RecordNotFound, Run, RunStatus, StoreUnavailable, Study
 
 TABLES = [
     *("study", "hypotheses", "experiments", "runs", "metrics", "evaluations", "findings", "notebook"),
@@ -45,14 +45,15 @@ def full(store, study: Study, experiment: Experiment, run: Run) -> Study:
     return study
 
 
-def test_runs_frame_has_factors_scores_and_durations(frames, store, full: Study) -> None:
+def test_runs_frame_has_factors_scores_and_seconds_of_training(frames, store, full: Study, run: Run) -> None:
+    store.record_metrics(run.id, {1: {TRAINING_SECONDS: 2.0}, 2: {TRAINING_SECONDS: 3.0}})
     frame = frames.runs_frame(store, full.id)
     extra = ["factor.kl", "factor.lr", "base.validation", "final.validation"]
     assert list(frame.columns) == [*frames.RUN_COLUMNS, *extra]
     done, planned = frame.to_dict("records")
     assert (done["experiment"], done["status"], done["factor.lr"]) == ("lr=1e-3", "finished", 1e-3)
     assert (done["base.validation"], done["final.validation"]) == (0.25, 0.75)
-    assert done["duration_s"] > 0
+    assert done["training_s"] == 5.0 and math.isnan(planned["training_s"])
     assert (planned["factor.lr"], planned["is_baseline"], planned["iteration"]) == ("auto", True, 1)
     assert math.isnan(planned["final.validation"])
 

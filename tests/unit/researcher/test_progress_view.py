@@ -13,10 +13,9 @@ from rich.console import Console
 from simulated_study import Simulation
 from store_samples import finish_run
 
-from experiments_db import ExperimentStore, RunStatus
+from experiments_db import TRAINING_SECONDS, ExperimentStore, RunStatus
 from researcher.charter import Budget
 from researcher.planner.language_model.briefing import show_budget
-from researcher.record.runs import TRAINING_SECONDS
 from researcher.study.overview import TrialProgress, estimate_seconds_left, take_snapshot
 from researcher.study.progress import Follower, render
 from swarm.guard import REWARD

@@ -62,6 +62,7 @@ def expect(
     job: TrainJob,
     *,
     step: int,
+    initial_step: int,
     tasks: int,
     ks: Sequence[int],
     eval_every: int | None,
@@ -69,7 +70,7 @@ def expect(
     prices: Prices | None,
     has_own_server: bool = True,
 ) -> Expectation:
-    """Return what lies ahead of a training in `directory` that has trained `step` steps of the job.
+    """Return what lies ahead of a training in `directory` that is at `step` of the job and began at `initial_step`.
 
     Scores are of `tasks` tasks, the one before with attempts for the largest of `ks`. `workers` attempts are made at
     the same time. Like trainings count only if this machine trains.
@@ -77,9 +78,7 @@ def expect(
     trainings, total = directory.absolute().parent, job.total_steps or 0
     like = find_like(trainings, record, workers=workers, cores=available_cores()) if has_own_server else []
     between = 0 if eval_every is None else max(0, (total - 1) // eval_every - step // eval_every)
-    # A run that resumes a checkpoint begins at its step.
-    is_begun = step > 0 and job.resume_from is None
-    has_base = is_begun or _has_base(trainings, record, tasks, ks, has_own_server)
+    has_base = step > initial_step or _has_base(trainings, record, tasks, ks, has_own_server)
     scores = between + 1 + (0 if has_base else max(ks))
     # Demonstrations are scored if reward follows.
     scores += 1 if step < job.sft_steps < total else 0

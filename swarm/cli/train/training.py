@@ -186,17 +186,17 @@ class _Training:
             self.job, self.environment, self.program, self.demonstrations, tasks=self.tasks, workers=self.workers,
             beside=directory.parent,
         )  # fmt: skip
-        estimate = self._expect(directory, wanted, 0).by_steps(measured)
+        estimate = self._expect(directory, wanted, 0, 0).by_steps(measured)
         typer.echo(json.dumps(estimate.figures()) if as_json else f"{self.env}: {estimate.text}")
 
     def _expect(
-        self, directory: Path, record: TrainingRecord, step: int, *, has_own_server: bool = True
+        self, directory: Path, record: TrainingRecord, step: int, initial_step: int, *, has_own_server: bool = True
     ) -> Expectation:
         from swarm.cli.train.expectation import expect
 
         return expect(
-            directory, record, self.job, step=step, tasks=self.tasks, ks=self._ks_before(), eval_every=self.eval_every,
-            workers=self.workers, prices=self.prices, has_own_server=has_own_server,
+            directory, record, self.job, step=step, initial_step=initial_step, tasks=self.tasks, ks=self._ks_before(),
+            eval_every=self.eval_every, workers=self.workers, prices=self.prices, has_own_server=has_own_server,
         )  # fmt: skip
 
     def carry_out(
@@ -232,7 +232,7 @@ class _Training:
                 record = record.model_copy(update={"final_scores": ()})
             initial_step = client.job().initial_step or 0
             self._report_progress(directory, status, initial_step)
-            expected = self._expect(directory, record, status.step, has_own_server=url is None)
+            expected = self._expect(directory, record, status.step, initial_step, has_own_server=url is None)
             expected.show()
             scores = self._scores(client, meter.timed(self._evaluate(client, faults)), folder, initial_step)
             record = scores.base(record, status.step, is_own_server=url is None)
@@ -249,7 +249,7 @@ class _Training:
             measured = meter.read(client, status.step, done.steps)
             if url is None:
                 client.save_checkpoint()
-        took = None if measured is None else meter.complete(measured, done.steps)
+        took = None if measured is None else meter.complete(measured, done.steps - initial_step)
         return {
             "env": self.environment.name, "digest": self.environment.digest, "program": self.program.name,
             "steps": done.steps, "failed_episodes": done.failures,

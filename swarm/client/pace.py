@@ -71,6 +71,7 @@ class AttemptPace:
         self._limit = min(most, FIRST)
         self._due = time.monotonic() + look_s
         self._is_measured = self._is_told = False
+        self._before: SamplingSpeed | None = None
 
     @property
     def limit(self) -> int:
@@ -99,10 +100,13 @@ class AttemptPace:
                 return
             self._due = time.monotonic() + self._look_s
             running = self._running
-        speed = self._measure()
-        # While weights change, nothing is sampled, and that says nothing about the speed.
-        if speed is None or not running:
+        seen, before = self._measure(), self._before
+        self._before = seen
+        # While weights change nothing is sampled, and the first tokens after a pause are few. Neither is the speed, so
+        # the better one of two looks in a row counts.
+        if seen is None or before is None or not running:
             return
+        speed = min(seen, before, key=lambda each: each.attempt_s)
         with self._changed:
             self._limit, self._is_measured = speed.attempts_at_once(running, self._most), True
             is_news = speed.attempt_s > SLOW_S and not self._is_told

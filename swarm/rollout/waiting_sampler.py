@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from swarm.errors import EngineFailure, EngineNotReady, EpisodeEnded, RolloutPaused
+from swarm.run.call_metrics import TokenRate
 from swarm.run.lifecycle import SERVING, EngineLifecycle
 from swarm.sampler import EngineLost, Sampler
 from swarm.schemas import EngineState
@@ -54,15 +55,14 @@ class WaitingSampler:
     """The sampler of one started job.
 
     `on_failure` is called for failures that a new sampler would not repair. It returns True if other weights will, so
-    that the call waits for them. `on_tokens` is called with the number of tokens of
-    each piece of a completion.
+    that the call waits for them. `rate` counts the tokens of each piece of a completion.
     """
 
     sampler: Sampler
     lifecycle: EngineLifecycle
     max_wait_s: float
     on_failure: Callable[[EngineFailure], bool]
-    on_tokens: Callable[[int], None]
+    rate: TokenRate
     _token_at: float = field(default=-math.inf, init=False)
 
     async def sample(self, draft: Draft) -> AsyncGenerator[TokenDelta]:
@@ -75,9 +75,10 @@ class WaitingSampler:
         while True:
             await self._until_served(draft)
             try:
-                async with aclosing(self._generate(draft)) as deltas:
-                    async for delta in deltas:
-                        yield delta
+                with self.rate.sampling():
+                    async with aclosing(self._generate(draft)) as deltas:
+                        async for delta in deltas:
+                            yield delta
                 return
             except EngineLost as error:
                 if draft.has_left():
@@ -127,7 +128,7 @@ class WaitingSampler:
                             raise EngineNotReady("the engine stopped during this call", retry_after_s=5)
                         raise EngineLost("the engine was started anew")
                     self._token_at = clock()
-                    self.on_tokens(len(delta.token_ids_T))
+                    self.rate.add(len(delta.token_ids_T))
                     yield delta
         except TimeoutError as error:
             if clock() - self._token_at < self.max_wait_s / 2:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -44,14 +45,34 @@ class CallCounts:
 
 
 RATE_WINDOW_S = 10.0
+LEAST_S = 1.0
 
 
 class TokenRate:
-    """Tokens per second over the last seconds; `total` counts them all."""
+    """Tokens per second over the last seconds in which completions were sampled; `total` counts all tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, served_since: Callable[[], float]) -> None:
+        """Create the rate of a sampler.
+
+        `served_since` returns the time of the last change of the engine's state, on the monotonic clock. Nothing is
+        sampled while weights change, and that time does not count.
+        """
         self.total = 0
+        self._served_since = served_since
         self._counts: deque[tuple[float, int]] = deque()
+        self._under_way = 0
+        self._busy_since = 0.0
+
+    @contextmanager
+    def sampling(self) -> Generator[None]:
+        """Count a completion as under way inside the block. Time without any does not count."""
+        if not self._under_way:
+            self._busy_since = time.monotonic()
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
 
     def add(self, tokens: int) -> None:
         self.total += tokens
@@ -59,8 +80,12 @@ class TokenRate:
         self._forget()
 
     def per_second(self) -> float:
+        """Return the rate; 0 before a second in which completions were sampled, and while weights change."""
+        now = time.monotonic()
+        begin = max(self._busy_since, self._served_since(), now - RATE_WINDOW_S)
         self._forget()
-        return sum(tokens for _, tokens in self._counts) / RATE_WINDOW_S
+        sampled = sum(tokens for at, tokens in self._counts if at >= begin)
+        return sampled / (now - begin) if now - begin >= LEAST_S else 0.0
 
     def _forget(self) -> None:
         horizon = time.monotonic() - RATE_WINDOW_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from swarm.errors import EngineNotReady, FailedEngine, IllegalTransition, TrainingDiverged
@@ -34,6 +35,8 @@ class EngineLifecycle:
         self._weights = WeightVersion(version=0, step=0, published_at=0.0)
         self._changed = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
+        self.moved_at = time.monotonic()
+        """The time of the last change of state, on the monotonic clock."""
 
     @property
     def state(self) -> EngineState:
@@ -90,6 +93,7 @@ class EngineLifecycle:
             raise IllegalTransition(f"the engine is {self._state}: it cannot become {to} from there")
         async with self._changed:
             self._state, self._reason, self._has_diverged = to, reason, has_diverged
+            self.moved_at = time.monotonic()
             self._changed.notify_all()
         for listener in list(self._listeners):
             listener()

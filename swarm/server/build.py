@@ -162,11 +162,11 @@ class Assembly:
         )
 
     def _open_service(self, episodes: Episodes, backend: Backend, codec: Codec) -> ModelService:
-        rate = TokenRate()
+        rate = TokenRate(lambda: self.lifecycle.moved_at)
         return ModelService(
             episodes=episodes,
             sampler=WaitingSampler(
-                backend.sampler, self.lifecycle, self.config.max_wait_s, self.on_engine_failure, rate.add
+                backend.sampler, self.lifecycle, self.config.max_wait_s, self.on_engine_failure, rate
             ),
             rate=rate,
             codec=codec.bounded(episodes.context_length),

@@ -10,6 +10,7 @@ from simulated_time import run_simulated
 
 from swarm.errors import RolloutPaused
 from swarm.rollout.waiting_sampler import Draft, WaitingSampler
+from swarm.run.call_metrics import TokenRate
 from swarm.run.lifecycle import EngineLifecycle
 from swarm.sampler import SamplerInfo
 from swarm.schemas import EngineState
@@ -46,7 +47,7 @@ async def sample(pauses_s: Sequence[float], reading_s: float = 0.0) -> list[int]
     lifecycle = EngineLifecycle(record)
     for state in (EngineState.BOOTING, EngineState.ROLLING):
         await lifecycle.move(state)
-    sampler = WaitingSampler(PacedSampler(pauses_s), lifecycle, WAIT_S, lambda error: None, lambda tokens: None)
+    sampler = WaitingSampler(PacedSampler(pauses_s), lifecycle, WAIT_S, lambda error: None, TokenRate(lambda: 0.0))
     ended, has_left, restart = lambda: None, lambda: False, lambda: None
     draft = Draft("call", "episode e of client c", (1, 2), SamplingParams(max_tokens=8), ended, has_left, restart)
     token_ids: list[int] = []

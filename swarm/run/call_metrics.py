@@ -80,12 +80,12 @@ class TokenRate:
         self._forget()
 
     def per_second(self) -> float:
-        """Return the rate; 0 before a second in which completions were sampled, and while weights change."""
+        """Return the rate over the last seconds of sampling, a second at least; 0 while weights change."""
         now = time.monotonic()
         begin = max(self._busy_since, self._served_since(), now - RATE_WINDOW_S)
         self._forget()
         sampled = sum(tokens for at, tokens in self._counts if at >= begin)
-        return sampled / (now - begin) if now - begin >= LEAST_S else 0.0
+        return sampled / max(LEAST_S, now - begin)
 
     def _forget(self) -> None:
         horizon = time.monotonic() - RATE_WINDOW_S

@@ -166,7 +166,9 @@ def test_a_failed_engine_shows_its_reason() -> None:
 
 
 def test_held_out_scores_are_shown_with_who_measures_the_next_one() -> None:
-    done = EvaluationView(step=10, weight_version=10, state="done", episodes=9, due_at=NOW, mean=0.25, stderr=0.05)
+    done = EvaluationView(
+        step=10, weight_version=10, state="done", episodes=9, scored=9, due_at=NOW, mean=0.25, stderr=0.05
+    )
     due = EvaluationView(step=12, weight_version=12, state="due", episodes=9, due_at=NOW)
     running = due.model_copy(update={"state": "running", "evaluator": HOSTILE})
     for present, words in (

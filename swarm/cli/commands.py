@@ -20,7 +20,7 @@ from swarm import __version__
 from swarm.cli import environments, job, models, options, records, scoring, skills
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.server_choice import choose_server
-from swarm.cli.train import training
+from swarm.cli.train import supervised, training
 from swarm.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ app.add_typer(environments.app, name="env")
 app.add_typer(skills.app, name="skills")
 app.add_typer(models.app, name="models")
 app.command()(training.train)
+app.command()(supervised.sft)
 app.command(name="eval")(scoring.evaluate)
 app.command(name="import")(records.import_ledger)
 for command in (records.export, records.gc, records.backup, records.restore):

@@ -20,6 +20,7 @@ from swarm.job.train_job import TrainJob as TrainJob
 from swarm.job.train_job import build_job as build_job
 from swarm.job.train_job import first_line as first_line
 from swarm.job.train_job import first_location as first_location
+from swarm.job.train_job import read_job_settings as read_job_settings
 from swarm.job.traits import CRITIC as CRITIC
 from swarm.job.traits import NEW_RUN as NEW_RUN
 from swarm.job.traits import Need as Need

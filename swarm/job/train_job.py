@@ -241,7 +241,7 @@ class TrainJob(JobSettings):
     @classmethod
     def build_job_from_yaml(cls, path: str | Path) -> TrainJob:
         """Return the job of a YAML file. Raise JobInvalid if the file is missing, not YAML or not a valid job."""
-        return build_job(_read_yaml(Path(path)), source=str(path))
+        return build_job(read_job_settings(Path(path)), source=str(path))
 
 
 def value_as_text(value: object) -> str:
@@ -274,7 +274,8 @@ def build_job(data: object, *, source: str = "job") -> TrainJob:
         raise JobInvalid(f"{source}: {first_line(error)}", param=first_location(error)) from error
 
 
-def _read_yaml(path: Path) -> object:
+def read_job_settings(path: Path) -> object:
+    """Return the content of a YAML file, not checked. Raise JobInvalid if the file is missing or not YAML."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -145,7 +145,8 @@ def _are_alike(one: TrainingRecord, other: TrainingRecord) -> bool:
 
 def _kind(record: TrainingRecord) -> tuple[Any, ...]:
     settings = record.job.resolve().model_dump(mode="json", exclude=set(NOT_OF_USE))
-    return record.environment.digest, record.program.digest, record.model_files, settings
+    played = tuple(each and each.digest for each in (record.environment, record.program))
+    return *played, record.model_files, settings
 
 
 def _checkpoints(job: TrainJob) -> int:

@@ -105,7 +105,7 @@ def step_printer(
 
     def show(step: int, description: str) -> None:
         nonlocal is_told
-        typer.echo(f"step {step:4d}  {description}", err=True)
+        show_step(step, description)
         trained = step - begun_at - expected.ahead.sft_steps
         if is_told or not meter.has_enough(trained) or trained >= expected.ahead.steps:
             return
@@ -114,3 +114,7 @@ def step_printer(
             typer.echo(f"expected: {expected.by_steps(measured).text}", err=True)
 
     return show
+
+
+def show_step(step: int, description: str) -> None:
+    typer.echo(f"step {step:4d}  {description}", err=True)

@@ -335,6 +335,7 @@ def remembered_score(
         return None
     # The settings are those that may change what the untrained model says. The model counts by its content.
     settings = record.job.model_dump(mode="json", exclude={*NOT_OF_SAMPLING, "model"})
+    assert record.environment is not None and record.program is not None, "a score is of an environment"
     tasks = (record.environment.name, record.environment.digest, record.program.digest, episodes, tuple(ks))
     digest = digest_of((__version__, model, *tasks, EVAL_TEMPERATURE, settings))
     return RememberedScore(trainings / FOLDER / f"{digest}.json")

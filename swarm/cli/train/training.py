@@ -13,6 +13,7 @@ import typer
 from swarm.cli import options
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.held_out_score import TOO_FEW_TASKS, HeldOutScore, count_tasks, warning_of
+from swarm.cli.job import parse_settings
 from swarm.cli.own_server import server_at
 from swarm.cli.scoring import evaluator_beside
 from swarm.cli.train.training_job import STEPS
@@ -58,6 +59,17 @@ ResumeOption = Annotated[
 NameOption = Annotated[
     str | None, typer.Option(help="Name of the training (default: the job's experiment_name, or the environment's).")
 ]
+EvalEpisodesOption = Annotated[int, typer.Option(min=1, max=100_000, help="Held-out tasks of each score.")]
+FewTasksOption = Annotated[
+    bool, typer.Option("--few-tasks", help=f"Score on fewer than {TOO_FEW_TASKS} held-out tasks all the same.")
+]
+AllowOverlapOption = Annotated[
+    bool,
+    typer.Option("--allow-overlap", help="Train on demonstrations that repeat held-out tasks all the same."),
+]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Begin anew; the training of this name is kept under another one.")
+]
 FolderOption = Annotated[
     Path | None, typer.Option(help="Directory of the training (default: $SWARM_HOME/train/NAME, runs/train/NAME).")
 ]
@@ -71,9 +83,7 @@ def train(
     origin: OriginOption = None,
     resume: ResumeOption = False,
     name: NameOption = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew; the training of this name is kept under another one.")
-    ] = False,
+    fresh: FreshOption = False,
     url: Annotated[
         str | None, typer.Option(envvar="SWARM_URL", help="A running server; without one, a server for this run.")
     ] = None,
@@ -81,11 +91,14 @@ def train(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the job and of the order of tasks (default: the job's).")
     ] = None,
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the job, such as sft_steps=20; repeatable."),
+    ] = None,
+    allow_overlap: AllowOverlapOption = False,
     workers: options.WorkersOption = 64,
-    eval_episodes: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out tasks of each score.")] = 200,
-    few_tasks: Annotated[
-        bool, typer.Option("--few-tasks", help=f"Score on fewer than {TOO_FEW_TASKS} held-out tasks all the same.")
-    ] = False,
+    eval_episodes: EvalEpisodesOption = 200,
+    few_tasks: FewTasksOption = False,
     eval_every: Annotated[
         int | None, typer.Option(min=1, help="Score every so many steps as well (default: before and after).")
     ] = None,
@@ -113,7 +126,7 @@ def train(
 
         with plain_httpx():
             from swarm.cli.train.origin import find_origin, require_outside
-            from swarm.cli.train.training_folder import free_name, new_record, open_folder
+            from swarm.cli.train.overlap import require_not_held_out
             from swarm.cli.train.training_job import job_of
             from swarm.client.server_calls import name_by_digest
             from swarm.environments.server import open_environment
@@ -121,7 +134,7 @@ def train(
 
         if url is not None and log:
             raise BadRequest("the server of --url records its trainings itself: give it --log", param="log")
-        chosen, ks = options.program_of(program, env), options.ks_of(k)
+        chosen, ks, settings = options.program_of(program, env), options.ks_of(k), parse_settings(changed or [])
         refuse_roles(
             "--url", url, f"python -m swarm.program {program or 'PROGRAM'} --server ROLE=URL --job ROLE=FILE ..."
         )
@@ -130,30 +143,28 @@ def train(
                 raise BadRequest("--estimate runs steps from the first one on: leave --resume out", param="estimate")
             begun_at = find_origin(origin, job, resume=resume)
             train_job, demonstrations = name_by_digest(
-                job_of(job, env, environment.name, chosen, begun_at, model=model, name=name, seed=seed)
+                job_of(
+                    job, env, environment.name, chosen, begun_at, model=model, name=name, seed=seed, settings=settings
+                )
             )
-            tasks = _count_tasks(environment, eval_episodes, few_tasks=few_tasks)
-            directory = home or options.training_folder(train_job.experiment_name)
             if fresh:
-                require_outside(begun_at, directory)
-            other = free_name(directory, "-", first=2)
-            beside = f"--name {other.name}" if home is None else f"--home {other}"
-            wanted = new_record(train_job, env, environment, options.program_file(program, env))
+                require_outside(begun_at, home or options.training_folder(train_job.experiment_name))
+            require_not_held_out(environment, demonstrations, allowed=allow_overlap)
+            tasks = count_held_out_tasks(environment, eval_episodes, few_tasks=few_tasks)
             sinks = options.chosen_sinks(no_record, log)
-            training = _Training(
+            training = Training(
                 env, environment, program, chosen, train_job, tasks, eval_every, score_again, ks, workers, sinks,
                 demonstrations, options.prices_of(prices, train_job),
             )  # fmt: skip
             if estimate:
-                training.show_estimate(directory, wanted, url, as_json=as_json)
+                training.show_estimate(home, url, as_json=as_json)
                 return
-            with open_folder(directory, beside, fresh=fresh) as folder:
-                figures = training.carry_out(folder, wanted, url, fresh=fresh)
-        typer.echo(json.dumps(figures) if as_json else _in_one_line(figures))
+            figures = training.carry_out_in(home, url, fresh=fresh)
+        typer.echo(json.dumps(figures) if as_json else in_one_line(figures))
 
 
 @dataclass(frozen=True, slots=True)
-class _Training:
+class Training:
     """The parsed arguments of the command.
 
     `env` and `file` are the environment and the program as the user named them. `tasks` is the number of held-out tasks
@@ -176,17 +187,18 @@ class _Training:
     demonstrations: Path | None
     prices: Prices | None
 
-    def show_estimate(self, directory: Path, wanted: TrainingRecord, url: str | None, *, as_json: bool) -> None:
+    def show_estimate(self, home: Path | None, url: str | None, *, as_json: bool) -> None:
         """Print what the training will take, from a trial. Raise BadRequest with a `url`, whose model would change."""
         from swarm.cli.train.trial import run_trial
 
         if url is not None:
             raise BadRequest("--estimate trains some steps on a server of its own: leave --url out", param="url")
+        directory = home or options.training_folder(self.job.experiment_name)
         measured = run_trial(
             self.job, self.environment, self.program, self.demonstrations, tasks=self.tasks, workers=self.workers,
             beside=directory.parent,
         )  # fmt: skip
-        estimate = self._expect(directory, wanted, 0, 0).by_steps(measured)
+        estimate = self._expect(directory, self._record(), 0, 0).by_steps(measured)
         typer.echo(json.dumps(estimate.figures()) if as_json else f"{self.env}: {estimate.text}")
 
     def _expect(
@@ -199,7 +211,20 @@ class _Training:
             eval_every=self.eval_every, workers=self.workers, prices=self.prices, has_own_server=has_own_server,
         )  # fmt: skip
 
-    def carry_out(
+    def carry_out_in(self, home: Path | None, url: str | None, *, fresh: bool) -> dict[str, Any]:
+        """Carry the training out in the folder `home`, by default that of its name, and return its figures."""
+        from swarm.cli.train.training_folder import open_named_folder
+
+        wanted = self._record()
+        with open_named_folder(home, self.job.experiment_name, fresh=fresh) as folder:
+            return self._carry_out(folder, wanted, url, fresh=fresh)
+
+    def _record(self) -> TrainingRecord:
+        from swarm.cli.train.training_folder import new_record
+
+        return new_record(self.job, self.env, self.environment, options.program_file(self.file, self.env))
+
+    def _carry_out(
         self, folder: TrainingFolder, wanted: TrainingRecord, url: str | None, *, fresh: bool
     ) -> dict[str, Any]:
         """Train from the present step to the end, and return the figures of the whole training.
@@ -240,7 +265,7 @@ class _Training:
                 self._show_start(record.base_score, is_next=not self.job.sft_steps)
             with (
                 evaluator_beside(self.job, self.env, self.file, address, directory),
-                watch_steps(client, step_printer(client, meter, expected, status.step), _show_fault),
+                watch_steps(client, step_printer(client, meter, expected, status.step), show_fault),
                 meter.training(),
             ):
                 done = self._train(client, scores, meter, faults)
@@ -383,7 +408,7 @@ def _faults(client: SwarmClient) -> list[dict[str, Any]]:
     return [{"did": each.kind.removeprefix("guard."), **each.detail} for each in guard]
 
 
-def _count_tasks(environment: Environment, episodes: int, *, few_tasks: bool) -> int:
+def count_held_out_tasks(environment: Environment, episodes: int, *, few_tasks: bool) -> int:
     """Return the number of held-out tasks of a score. Raise BadRequest if it is too small, unless `few_tasks`."""
     from swarm.tasks import Split
 
@@ -397,7 +422,7 @@ def _count_tasks(environment: Environment, episodes: int, *, few_tasks: bool) ->
     return tasks
 
 
-def _in_one_line(figures: Mapping[str, Any]) -> str:
+def in_one_line(figures: Mapping[str, Any]) -> str:
     after, steps = HeldOutScore(**figures["after"]).text, figures["steps"]
     for each in figures["scored_again"]:
         after += f", scored again {each['mean']:.3f}"
@@ -411,5 +436,5 @@ def _in_one_line(figures: Mapping[str, Any]) -> str:
     return f"{figures['env']}: {HeldOutScore(**figures['before']).text} -> {after} in {where}"
 
 
-def _show_fault(found: GuardView) -> None:
+def show_fault(found: GuardView) -> None:
     typer.echo(f"guard: {found.sentence} {found.advice}", err=True)

@@ -17,6 +17,7 @@ import typer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from swarm.cli.held_out_score import HeldOutScore, HeldOutStep
+from swarm.cli.options import training_folder
 from swarm.cli.own_server import await_former_server
 from swarm.cli.train.measurement import MeasuredTraining
 from swarm.config import LEDGER
@@ -61,7 +62,8 @@ class ProgramOnRecord(_Part):
 class TrainingRecord(_Part):
     """A training as it is recorded in its folder.
 
-    `key` is the launch key of its run on the server. `model_files` is the digest of a model directory. It is None for a
+    `key` is the launch key of its run on the server. A training on demonstrations alone has no `environment` and no
+    `program`. `model_files` is the digest of a model directory. It is None for a
     bundled model or a model on another machine. `base_score` is measured before the first step, and None until then.
     `base_score_remembered_from` is when an earlier training measured it, and None if this one did. `final_scores` are
     those of the weights at the end of a finished training, in the order of their measurement. `took` is what the newest
@@ -70,8 +72,8 @@ class TrainingRecord(_Part):
 
     key: str
     job: TrainJob
-    environment: EnvironmentOnRecord
-    program: ProgramOnRecord
+    environment: EnvironmentOnRecord | None
+    program: ProgramOnRecord | None
     model_files: str | None = None
     base_score: HeldOutScore | None = None
     base_score_remembered_from: datetime | None = None
@@ -86,15 +88,21 @@ def read_record(path: Path) -> TrainingRecord | None:
     return None
 
 
-def new_record(job: TrainJob, name: str, environment: Environment, program: Path | None) -> TrainingRecord:
-    """Return the record of a new training. Without a `program`, it uses the plain program."""
-    files = {known_as: _digest_file(path) for known_as, path in files_of(name).items()}
-    source = PLAIN_NAME.encode() if program is None else program.read_bytes()
+def new_record(
+    job: TrainJob, name: str | None = None, environment: Environment | None = None, program: Path | None = None
+) -> TrainingRecord:
+    """Return the record of a new training. Without a `program`, it uses the plain program on its environment."""
+    played, playing = None, None
+    if name is not None and environment is not None:
+        files = {known_as: _digest_file(path) for known_as, path in files_of(name).items()}
+        played = EnvironmentOnRecord(name=name, digest=environment.digest, files=files)
+        source = PLAIN_NAME.encode() if program is None else program.read_bytes()
+        playing = ProgramOnRecord(name=PLAIN_NAME if program is None else program.name, digest=_digest(source))
     return TrainingRecord(
         key=f"{job.experiment_name}/{uuid4().hex}",
         job=job.resolve(),
-        environment=EnvironmentOnRecord(name=name, digest=environment.digest, files=files),
-        program=ProgramOnRecord(name=PLAIN_NAME if program is None else program.name, digest=_digest(source)),
+        environment=played,
+        program=playing,
         model_files=_digest_model(job.model),
     )
 
@@ -105,9 +113,13 @@ def differences(known: TrainingRecord, wanted: TrainingRecord) -> list[str]:
     A larger `total_steps` is no difference, unless the learning rate has a schedule.
     """
     found: list[str] = []
-    if known.environment.digest != wanted.environment.digest:
+    if known.environment is None or wanted.environment is None:
+        if known.environment != wanted.environment:
+            before, now = (each.environment.name if each.environment else "none" for each in (known, wanted))
+            found.append(f"environment {before} -> {now}")
+    elif known.environment.digest != wanted.environment.digest:
         found += _differences_of_environment(known.environment, wanted.environment)
-    if known.program.digest != wanted.program.digest:
+    if known.program is not None and wanted.program is not None and known.program.digest != wanted.program.digest:
         before, now = known.program.name, wanted.program.name
         found.append(f"the program {now} was changed" if before == now else f"program {before} -> {now}")
     if known.job.model == wanted.job.model and known.model_files != wanted.model_files:
@@ -250,6 +262,15 @@ class TrainingFolder:
             f"{what}. Begin another one beside it with {self.beside}, or in its place with --fresh, which keeps what is"
             f" there as {free_name(self.directory, '.')}"
         )
+
+
+@contextmanager
+def open_named_folder(home: Path | None, name: str, *, fresh: bool) -> Generator[TrainingFolder]:
+    """Yield the folder `home`, by default that of the training's name, for exclusive use, as `open_folder` does."""
+    directory = home or training_folder(name)
+    other = free_name(directory, "-", first=2)
+    with open_folder(directory, f"--name {other.name}" if home is None else f"--home {other}", fresh=fresh) as folder:
+        yield folder
 
 
 @contextmanager

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -28,18 +29,20 @@ def job_of(
     model: str | None,
     name: str | None,
     seed: int | None,
+    settings: Mapping[str, Any],
 ) -> TrainJob:
-    """Return the job of the file with the options applied. The environment decides what neither of them sets.
+    """Return the job of the file with options and `settings`. The environment decides what none of them sets.
 
     Raise BadRequest if the options say twice where the training begins.
     """
     from swarm.environments.registry import is_bundled
-    from swarm.job import MODEL_OF_OWN_TASKS, TrainJob, build_job
+    from swarm.job import MODEL_OF_OWN_TASKS, build_job
     from swarm.model_path import lr_by_size
 
-    given = TrainJob() if path is None else TrainJob.build_job_from_yaml(path)
-    if origin.changes and (model is not None or given.resume_from is not None):
-        twice = "--model" if model is not None else "resume_from of the job"
+    given = job_with(path, settings, {"experiment_name": name, "model": model, "seed": seed})
+    names_model = model is not None or "model" in settings
+    if origin.changes and (names_model or given.resume_from is not None):
+        twice = "--model" if names_model else "resume_from of the job"
         raise BadRequest(f"--from and {twice} both say where the training begins: leave one of them out", param="from")
     given = build_job({**origin.settings, **given.model_dump(mode="json", exclude_unset=True)})
     total_steps = given.total_steps or origin.step + STEPS
@@ -49,13 +52,27 @@ def job_of(
     if "model" not in given.model_fields_set and not is_bundled(env):
         changes["model"] = MODEL_OF_OWN_TASKS
     changes |= origin.changes
-    named = {"experiment_name": name, "model": model, "seed": seed}
-    changes |= {field: value for field, value in named.items() if value is not None}
     job = build_job({**given.model_dump(mode="json", exclude_unset=True), **changes})
     if (lr := lr_by_size(job)) is None:
         return job
     typer.echo(f"lr {lr:g} suits the size of {job.model}: set lr in a job for another one", err=True)
     return job.model_copy(update={"lr": lr})
+
+
+def job_with(path: Path | None, settings: Mapping[str, Any], options: Mapping[str, Any]) -> TrainJob:
+    """Return the job of a file, without one the default job, with these settings and the options that are not None.
+
+    Raise BadRequest for a setting that is given in two ways.
+    """
+    from swarm.job import build_job, read_job_settings
+
+    named = {name: value for name, value in options.items() if value is not None}
+    if twice := sorted(named.keys() & settings.keys()):
+        raise BadRequest(f"{twice[0]} is given by an option and by --set: leave one of them out", param="set")
+    given: object = {} if path is None else read_job_settings(path)
+    # Anything but a mapping is refused by name.
+    data = {**cast(dict[str, Any], given), **settings, **named} if isinstance(given, dict) else given
+    return build_job(data, source="job" if path is None else str(path))
 
 
 def _guard_of(job: TrainJob, program: Program) -> GuardMode:

@@ -79,7 +79,7 @@ def _end_former(client: SwarmClient, folder: TrainingFolder, key: str, *, fresh:
     if launched is None or launched.outcome == "replaced":
         return
     if launched.step and not fresh:
-        raise folder.refusal(f"{folder.directory} is another training, which has {launched.step} steps")
+        raise folder.refusal(f"clients have trained {launched.step} steps of another training in {folder.directory}")
     if launched.outcome in UNDER_WAY:
         client.stop_engine()
 

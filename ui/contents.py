@@ -181,9 +181,6 @@ class StudyContents:
         is_out = self.arms_by_id[finding.experiment_id or ""].name in self.disqualified
         return "disqualified" if is_out else finding.verdict.value
 
-    def duration_s(self, now: float) -> float:
-        return (self.study.finished_at or now) - self.study.created_at
-
     def scores_of(self, run_id: str) -> Mapping[tuple[str, str], float]:
         """Return the means of one run by (phase, split)."""
         return self._means_by_run.get(run_id, {})

@@ -12,6 +12,7 @@ import pandas as pd
 import streamlit as st
 
 from experiments_db import (
+    BudgetKind,
     ExperimentStore,
     RecordNotFound,
     RunStatus,
@@ -300,8 +301,9 @@ def choosable(contents: StudyContents, shown: Sequence[RunSummary]) -> Sequence[
     return [run for run in contents.runs if run.experiment_id in arms]
 
 
-def elapsed(contents: StudyContents) -> str:
-    return formats.duration(contents.duration_s(time.time()))
+def worked(contents: StudyContents) -> str:
+    """Return the time in which a process worked on a study, so that pauses do not count."""
+    return formats.duration(contents.used.get(BudgetKind.WALL_CLOCK_S, 0.0))
 
 
 def member_of(run: RunSummary) -> Member:

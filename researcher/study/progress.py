@@ -22,7 +22,6 @@ from researcher.study.overview import (
     StudySnapshot,
     describe_silence,
     describe_wait,
-    format_duration,
     take_snapshot,
 )
 from researcher.study.requests import work_of
@@ -40,8 +39,7 @@ _STUDY_STYLES = {StudyStatus.FAILED: "red", StudyStatus.PAUSED: "yellow", StudyS
 def render(snapshot: StudySnapshot, events: tuple[Event, ...] = ()) -> RenderableType:
     """Return a study: its arms by seeds, the runs in training, the leader, and the last events."""
     study = snapshot.study
-    until = study.finished_at or snapshot.now
-    head = Text(f"{study.id}  {study.status}  {format_duration(until - study.created_at)}\n", style="bold")
+    head = Text(f"{study.id}  {study.status}\n", style="bold")
     head.append(study.topic, style="italic")
     if study.status_reason:
         head.append(f"\n{in_one_line(study.status_reason)}", style=_STUDY_STYLES.get(study.status, ""))

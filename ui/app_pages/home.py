@@ -65,7 +65,9 @@ def show_study(study: Study) -> None:
         topic = formats.plain(formats.shortened(study.topic, 120))
         elements.link("study", f"**{topic}**", icon=":material/account_tree:", study=study.id)
         elements.show_facts(
-            elements.badge(study.status), f"planner {formats.plain(study.planner)}", elements.elapsed(contents)
+            elements.badge(study.status),
+            f"planner {formats.plain(study.planner)}",
+            f"{elements.worked(contents)} at work",
         )
         elements.show_silence(contents)
         finished = sum(run.status is RunStatus.FINISHED for run in contents.claiming)

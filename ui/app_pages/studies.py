@@ -31,7 +31,7 @@ def show_card(study: Study) -> None:
             elements.show_metric("Arms", str(len(contents.experiments)), border=False)
             note = f"{finished} finished, {failed} failed"
             elements.show_metric("Trainings finished", f"{finished} / {sum(tally.values())}", border=False, help=note)
-            elements.show_metric("Duration", elements.elapsed(contents), border=False)
+            elements.show_metric("Time at work", elements.worked(contents), border=False, help="Without pauses.")
 
 
 st.title("Studies", anchor=False)

@@ -43,7 +43,7 @@ def show_head(contents: StudyContents) -> None:
         elements.badge(study.status),
         f"planner {formats.plain(study.planner)}",
         f"started {formats.moment(study.created_at)}",
-        elements.elapsed(contents),
+        f"{elements.worked(contents)} at work",
         f"`{study.id}`",
     ]
     if study.status_reason and study.status is not StudyStatus.FAILED:

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,10 @@ from swarm.pass_at_k import text_of
 if TYPE_CHECKING:
     from swarm.client import Evaluation, SwarmClient
     from swarm.job import TrainJob
+    from swarm.program import Program
+    from swarm.program.roles import Servers
     from swarm.schemas import EvaluationView
+    from swarm.tasks import Split
 
 EPISODES = 200
 END_S = 60.0
@@ -33,12 +36,20 @@ PATIENCE_S = 120.0
 
 
 def evaluate(
-    env: options.EnvOption,
+    env: Annotated[
+        str | None, typer.Option("--env", help="Environment: a bundled one, a path, or LIBRARY:NAME.")
+    ] = None,
+    agent: Annotated[
+        Path | None,
+        typer.Option("--agent", help="In place of --env: a Python file with my_agent, tasks and reward."),
+    ] = None,
     program: options.ProgramOption = None,
     url: Annotated[
         list[str] | None, typer.Option(envvar="SWARM_URL", help="Address of the server, or ROLE=URL for each role.")
     ] = None,
-    split: options.SplitOption = "validation",
+    split: Annotated[
+        str | None, typer.Option("--split", help="train, validation or test (default: validation).")
+    ] = None,
     episodes: Annotated[
         int | None,
         typer.Option(
@@ -52,17 +63,15 @@ def evaluate(
     ] = False,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Measure the served weights on an environment, with eval episodes that never train."""
+    """Measure the served weights on an environment, or an agent of your own on its tasks. Nothing is trained."""
     with failures_in_one_line():
-        from swarm.environments.server import open_environment
         from swarm.processes.child import own_name
-        from swarm.program import measure
         from swarm.program.roles import clients_of, connected, servers_named
 
-        chosen, chosen_split = options.program_of(program, env), options.split_named(split)
         ks = options.ks_of(k)
         if ks and follow:
             raise BadRequest("--k is measured once, not with --follow: leave one of both out", param="k")
+        source = _source_of(env, agent, program, split)
         addresses, token = (
             servers_named("--url", url or [options.DEFAULT_URL]),
             options.token_of("rollout", "commander"),
@@ -71,22 +80,74 @@ def evaluate(
         client_id = f"swarm-eval/{own_name()}" if follow else "swarm-eval"
         patience = {"timeout": PATIENCE_S} if follow else {}
         with (
-            open_environment(env) as environment,
+            source as scored,
             connected(addresses, token, client_id=client_id, **patience) as servers,
         ):
             for client in clients_of(servers).values():
                 options.require_model(client)
-            if few := warning_of(count_tasks(environment, chosen_split, episodes or EPISODES)):
-                typer.echo(f"swarm: {few}", err=True)
-            attempts = max(ks, default=1)
-            score = partial(
-                measure, servers, environment, chosen, split=chosen_split, attempts=attempts, max_workers=workers
-            )
-            scorer = _Scorer(environment.name, str(chosen_split), lambda wanted: score(episodes=wanted), ks)
+            scorer = scored(servers, episodes or EPISODES, ks, workers)
             if follow:
                 _follow(next(iter(clients_of(servers).values())), scorer, episodes, as_json=as_json)
             else:
                 _score_once(scorer, episodes or EPISODES, as_json=as_json)
+
+
+MakeScorer = Callable[["Servers", int, tuple[int, ...], int], "_Scorer"]
+"""Make a scorer from servers, the number of tasks, those of pass@k, and the most attempts at the same time."""
+
+
+def _source_of(
+    env: str | None, agent: Path | None, program: Path | None, split: str | None
+) -> AbstractContextManager[MakeScorer]:
+    """Return what is scored: an environment with a program, or an agent file. Raise BadRequest unless it is one."""
+    if (env is None) == (agent is None):
+        raise BadRequest("give either --env ENVIRONMENT or --agent FILE: one of them names what is scored", param="env")
+    if env is not None:
+        return _environment_scored(env, options.program_of(program, env), options.split_named(split or "validation"))
+    for option, given in (("program", program), ("split", split)):
+        if given is not None:
+            raise BadRequest(f"--{option} belongs to --env: an agent file has its own agent and tasks", param=option)
+    assert agent is not None
+    return _agent_scored(agent)
+
+
+@contextmanager
+def _environment_scored(env: str, program: Program, split: Split) -> Generator[MakeScorer]:
+    from swarm.environments.server import open_environment
+    from swarm.program import measure
+
+    with open_environment(env) as environment:
+
+        def make(servers: Servers, episodes: int, ks: tuple[int, ...], workers: int) -> _Scorer:
+            _warn_of_few(count_tasks(environment, split, episodes))
+            score = partial(
+                measure, servers, environment, program, split=split, attempts=max(ks, default=1), max_workers=workers
+            )
+            return _Scorer(environment.name, str(split), lambda wanted: score(episodes=wanted), ks)
+
+        yield make
+
+
+@contextmanager
+def _agent_scored(file: Path) -> Generator[MakeScorer]:
+    from swarm.client import SwarmClient
+    from swarm.program.agent_file import load_agent_file, measure_agent
+
+    agent = load_agent_file(file)
+
+    def make(servers: Servers, episodes: int, ks: tuple[int, ...], workers: int) -> _Scorer:
+        if not isinstance(servers, SwarmClient):
+            raise BadRequest("an agent file is scored with one server: give one --url", param="url")
+        _warn_of_few(len(agent.first_tasks(episodes)))
+        score = partial(measure_agent, servers, agent, attempts=max(ks, default=1), max_workers=workers)
+        return _Scorer(agent.name, None, lambda wanted: score(episodes=wanted), ks)
+
+    yield make
+
+
+def _warn_of_few(tasks: int) -> None:
+    if few := warning_of(tasks):
+        typer.echo(f"swarm: {few}", err=True)
 
 
 @contextmanager
@@ -119,19 +180,22 @@ def evaluator_beside(job: TrainJob, env: str, program: Path | None, url: str, di
 
 @dataclass(frozen=True, slots=True)
 class _Scorer:
-    """A way to score held-out tasks. `score` gets the number of tasks, and `ks` are those of pass@k."""
+    """A way to score held-out tasks. `score` gets the number of tasks, and `ks` are those of pass@k.
+
+    An agent file has no splits.
+    """
 
     task: str
-    split: str
+    split: str | None
     score: Callable[[int], Evaluation]
     ks: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"{self.task}/{self.split}"
+        return self.task if self.split is None else f"{self.task}/{self.split}"
 
     @property
-    def figures(self) -> dict[str, str]:
+    def figures(self) -> dict[str, str | None]:
         return {"task": self.task, "split": self.split}
 
 
@@ -147,10 +211,13 @@ def _score_once(scorer: _Scorer, episodes: int, *, as_json: bool) -> None:
         "low": score.low,
         "high": score.high,
         "failures": len(result.failures),
+        "broken": len(result.broken),
         "pass_at_k": [asdict(each) for each in score.pass_at_k],
         "weight_versions": sorted(result.weight_versions),
         "seconds": round(time.monotonic() - began, 2),
     }
+    if result.broken:
+        typer.echo(f"swarm: {len(result.broken)} attempts were broken; the first: {result.broken[0].error}", err=True)
     if as_json:
         typer.echo(json.dumps(shown))
         return

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_programs import changed_job, run_example
+from command_line import run_swarm
+from example_programs import EXAMPLES, changed_job, run_example
 
 
 def accuracies(output: str) -> tuple[float, float]:
@@ -50,3 +51,29 @@ def test_a_stock_openai_agent_is_trained_by_its_tool_calls(swarm_process: str, t
     # The fake model never calls the tool.
     assert accuracies(output) == (0.0, 0.0)
     assert re.findall(r"step +(\d+) ", output) == ["1", "2"]
+
+
+@pytest.mark.parametrize("library", ["langchain", "pydantic_ai"])
+def test_an_agent_of_a_library_is_trained_with_its_tool_and_scored_by_its_file(
+    swarm_process: str, tmp_path: Path, library: str
+) -> None:
+    job = changed_job(tmp_path, "agent_tools", engine="fake", model="nano", batch_size=2, num_repeat=2, total_steps=1)
+    output = run_example(
+        "agent_tools",
+        "--url",
+        swarm_process,
+        "--job",
+        job,
+        "--library",
+        library,
+        "--tool",
+        "find",
+        "--eval-episodes",
+        "2",
+    )
+    # The fake model never calls the tool.
+    assert accuracies(output) == (0.0, 0.0)
+    assert "2, 0 broken" in output
+    file = EXAMPLES / "agent_tools" / f"{library}_agent.py"
+    scored = run_swarm("eval", "--agent", str(file), "--url", swarm_process, "-n", "2")
+    assert scored.exit_code == 0 and "broken" not in scored.output, scored.output

@@ -10,9 +10,54 @@ from typing import Any
 
 from swarm import Task
 
-THINGS = ("apple", "bread", "chair", "door", "egg", "fish", "glass", "hat", "key", "lamp", "milk", "paper")
-NAMES = ("anna", "ben", "carl", "dora", "emma", "frank", "george", "helen", "ida", "john", "kate", "lucy")
-STORED = ("blue", "cold", "dark", "east", "gold", "green", "high", "house", "river", "south", "table", "water")
+THINGS = (
+    "apple",
+    "bread",
+    "chair",
+    "door",
+    "egg",
+    "fish",
+    "glass",
+    "hat",
+    "key",
+    "lamp",
+    "milk",
+    "paper",
+    "ring",
+    "rice",
+)
+NAMES = (
+    "anna",
+    "ben",
+    "carl",
+    "dora",
+    "emma",
+    "frank",
+    "george",
+    "helen",
+    "ida",
+    "john",
+    "kate",
+    "lucy",
+    "mary",
+    "tom",
+)
+STORED = (
+    "blue",
+    "cold",
+    "dark",
+    "east",
+    "gold",
+    "green",
+    "high",
+    "house",
+    "river",
+    "south",
+    "table",
+    "water",
+    "west",
+    "wood",
+)
 
 
 def _drawn(*asked: str) -> int:

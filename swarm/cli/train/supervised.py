@@ -16,7 +16,6 @@ import typer
 from swarm.cli import options
 from swarm.cli.failures import failures_in_one_line
 from swarm.cli.own_server import server_at
-from swarm.cli.train.expectation import show_step
 from swarm.cli.train.training import (
     AllowOverlapOption,
     EvalEpisodesOption,
@@ -30,6 +29,7 @@ from swarm.cli.train.training import (
 )
 from swarm.cli.train.training_job import job_with
 from swarm.errors import BadRequest
+from swarm.models import MODEL_DESCRIPTION
 
 if TYPE_CHECKING:
     from swarm.client import SwarmClient
@@ -41,7 +41,7 @@ EPOCHS = 3.0
 def sft(
     data: Annotated[Path, typer.Argument(help="Demonstrations: JSON lines as OpenAI's, or Parquet.")],
     model: Annotated[
-        str | None, typer.Option("--model", help="nano, micro, or a model's directory (default: the job's).")
+        str | None, typer.Option("--model", help=f"Model: {MODEL_DESCRIPTION} (default: the job's).")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps of the training.")] = None,
     epochs: Annotated[
@@ -128,6 +128,7 @@ class _Supervised:
 
     def carry_out_in(self, home: Path | None, *, fresh: bool) -> dict[str, Any]:
         """Train from the present step to the end in a folder, and return the figures of the whole training."""
+        from swarm.cli.train.expectation import show_step
         from swarm.cli.train.training_folder import new_record, open_named_folder
         from swarm.cli.train.training_run import start_run, take_up
         from swarm.client import SwarmClient

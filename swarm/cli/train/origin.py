@@ -11,7 +11,6 @@ from typing import Any
 import typer
 
 from swarm.cli import options
-from swarm.config import LEDGER
 from swarm.errors import BadRequest, NotFound
 
 NAMES_SHOWN = 10
@@ -84,6 +83,7 @@ def _resumed(checkpoint: Path, manifest: Mapping[str, Any], job: Path | None) ->
 
 def _find(named: str) -> Path:
     """Return the directory of the checkpoint or model that a name or path stands for. Raise NotFound."""
+    from swarm.config import LEDGER
     from swarm.trainer.checkpoint_files import MANIFEST
     from swarm.trainer.checkpoints import find_checkpoint, runs_of
 

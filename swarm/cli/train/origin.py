@@ -112,6 +112,8 @@ def _find(named: str) -> Path:
 
 def _trainings_in(folder: Path) -> list[str]:
     """Return the names of the trainings in a folder, the newest first."""
+    from swarm.config import LEDGER
+
     found = [path.parent for path in folder.glob(f"*/{LEDGER}")]
     return [path.name for path in sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)]
 

@@ -69,7 +69,9 @@ def complete_flags(fix: Sequence[str], vary: Sequence[str]) -> tuple[list[str], 
 def acting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of an arm's job without those that nothing reads beside the others."""
     job = TrainJob.model_construct(**settings)
-    return {name: value for name, value in settings.items() if not job.find_lacking(name)}
+    kept = {name: value for name, value in settings.items() if not job.find_lacking(name)}
+    # What was left out may be what another setting needs.
+    return kept if len(kept) == len(settings) else acting(kept)
 
 
 def _find_lacking(fixed: Mapping[str, Any], factors: Sequence[Factor]) -> Iterator[tuple[str, dict[str, Any]]]:

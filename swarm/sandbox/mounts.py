@@ -18,8 +18,10 @@ SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 
 PROGRAM_FILES = (
-    "__init__.py", "client", "config.py", "descriptions.py", "digest.py", "environments/__init__.py",
-    "environments/base.py", "environments/user_code.py", "errors.py", "estimators.py", "external_samplers.py", "job",
+    "__init__.py", "client", "config.py", "demonstrations.py", "descriptions.py", "digest.py",
+    "environments/__init__.py",
+    "environments/base.py", "environments/user_code.py", "errors.py", "estimators.py", "external_samplers.py",
+    "intervals.py", "job", "pass_at_k.py",
     "processes/__init__.py", "processes/child.py",
     "processes/imports.py", "program/__init__.py", "program/attempts.py", "program/base.py",
     "program/hosted/__init__.py", "program/hosted/__main__.py", "program/hosted/host.py",

@@ -18,6 +18,8 @@ def report(deps: Deps, state: ResearchState) -> ResearchState:
     record_closing(deps.log)
     ending = judge_ending(deps.store, deps.study_id, is_budget_used_up=state["is_budget_used_up"])
     deps.store.set_study_status(deps.study_id, ending.status, ending.reason)
+    # A study shorter than a heartbeat has no time on record yet.
+    deps.ledger.charge_time()
     path = write_report(deps.log, deps.home)
     if ending.status is StudyStatus.FAILED:
         deps.log.warn("study.no_result", f"The study has no result: {ending.reason}")

@@ -69,8 +69,8 @@ def levels_of(attempts: int) -> tuple[int, ...]:
 def upper_bound(passes: Sequence[PassAtK], k: int) -> float:
     """Return the most that pass@k can be, with 95 % confidence, by the passes of one score.
 
-    Beyond the attempts that were made it follows from their pass@j: a task that j attempts fail with probability q is
-    failed by k with q ** (k / j), which is convex in q.
+    For more attempts than were made, it follows from pass@j of those j attempts. If j attempts fail a task with
+    probability q, k attempts fail it with q ** (k / j). This is convex in q, so the mean gives a bound.
     """
     known = next((each for each in passes if each.k >= k), None)
     if known is not None:

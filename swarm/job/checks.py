@@ -67,7 +67,9 @@ def bypass_settings(job: JobSettings) -> dict[str, Any]:
 def _of_supervision(job: JobSettings) -> Iterator[str]:
     if job.demonstrations is None:
         return
-    if job.total_steps is not None and job.sft_steps > job.total_steps:
+    # A run may end in its supervised steps. The record of such a job states every setting.
+    is_record = job.model_fields_set == type(job).model_fields.keys()
+    if not is_record and job.total_steps is not None and job.sft_steps > job.total_steps:
         yield (
             f"sft_steps ({job.sft_steps}) must not exceed total_steps ({job.total_steps}), in which they count: set"
             " total_steps to the steps of both stages"

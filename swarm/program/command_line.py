@@ -39,8 +39,8 @@ NO_SANDBOX, ENVIRONMENT_FAILED = 6, 13
 def main(program: str | Path, argv: Sequence[str] | None = None) -> None:
     """Train with the program file `program` until its job is done, and print each step; a second call continues.
 
-    On an error, print one line and exit: 1 for an error of the server or the command line, 3 of the program, 6 without
-    a sandbox, 13 for an error of the environment, 130 when interrupted.
+    On an error, print one line and exit. The exit code is 1 for an error of the server or the command line, and 3 for
+    one of the program. It is 6 without a sandbox, 13 for an error of the environment, and 130 when interrupted.
     """
     options = _parse(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")

@@ -150,9 +150,10 @@ def until_demonstrated(client: SwarmClient, job: TrainJob) -> Status:
     """Have the server train the demonstrations of its job, wait until that is done, and return the status.
 
     The first supervised step waits for a client that asks to begin an episode, so that the model can be scored before.
+    A run may end in its supervised steps: then the status is that of its end.
     Raises EngineFailure or EngineNotReady if the engine fails or is stopped.
     """
-    while (status := until_rest(client)).step < job.sft_steps:
+    while (status := until_rest(client)).step < job.sft_steps and status.state is not EngineState.COMPLETE:
         try:
             episode_id, _ = client.begin_episode(task_id=ASKING, wait_timeout=0)
         except (RolloutPaused, TrainingComplete):

@@ -11,7 +11,7 @@ LEARNABLE_FROM = 0.03
 NEAR_ZERO = 0.2
 """Where pass@k of a group is below this with 95 % confidence, four groups in five hold no success to learn from."""
 WAYS_ON = (
-    "demonstrations first (demonstrations and sft_steps of a job), partial credit for what is half right, easier tasks"
+    "demonstrations first (swarm sft, or sft_steps of a job), partial credit for what is half right, easier tasks"
     " first, or another model"
 )
 """The ways on where no attempt earns anything, so that reward alone teaches nothing."""

@@ -177,23 +177,24 @@ class TrainingGuard:
         return self._answer(WARNED, finding, f"{advice}.", None, self._job.timeline)
 
     def _rollback(self, finding: TrainingFault, good: int) -> GuardAction:
-        timeline, lr = self._with_half_rate(finding.step, good)
-        advice = f"Back to step {good}, on with lr {lr:g} ({self._history.rollbacks + 1} of {MAX_ROLLBACKS})."
+        name = "sft_lr" if self._job.at(finding.step).is_supervised(finding.step) else "lr"
+        timeline, lr = self._with_half_rate(name, finding.step, good)
+        advice = f"Back to step {good}, on with {name} {lr:g} ({self._history.rollbacks + 1} of {MAX_ROLLBACKS})."
         return self._answer(ROLLED_BACK, finding, advice, good, timeline, lr=lr)
 
-    def _with_half_rate(self, step: int, good: int) -> tuple[JobTimeline, float]:
-        """Return the job with half the learning rate from the step after `good` on, and that rate.
+    def _with_half_rate(self, name: str, step: int, good: int) -> tuple[JobTimeline, float]:
+        """Return the job with half the learning rate `name` from the step after `good` on, and that rate.
 
         The rate is half the lowest one of the last steps. So a change that raised it does not come back, although its
         first steps may have done no harm yet.
         """
         timeline = self._job.timeline
         steps = range(max(1, good - RATE_STEPS + 1), step + 1)
-        rates = [rate for each in steps if (rate := timeline.at(each).lr) is not None]
+        rates: list[float] = [rate for each in steps if (rate := getattr(timeline.at(each), name)) is not None]
         lr = min(rates) / 2
-        passed = {change.at_step for change in timeline.changes if "lr" in change.settings}
+        passed = {change.at_step for change in timeline.changes if name in change.settings}
         for begin in sorted({good + 1, *(each for each in passed if good + 1 < each <= step + 1)}):
-            timeline = timeline.with_change(begin, {"lr": lr})
+            timeline = timeline.with_change(begin, {name: lr})
         return timeline, lr
 
     def _end(self, finding: TrainingFault, good: int | None) -> GuardAction:

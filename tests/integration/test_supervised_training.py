@@ -20,6 +20,8 @@ from tests_support import run_batch, wait_for_state, wait_for_step
 from swarm import SwarmClient
 from swarm.demonstrations import write_demonstrations
 from swarm.errors import BadRequest, JobInvalid, RolloutPaused
+from swarm.job import build_job
+from swarm.program.gates import until_demonstrated
 
 JOB = {
     "model": "nano", "sft_steps": 6, "sft_batch_size": 4, "total_steps": 7, "batch_size": 2, "num_repeat": 2,
@@ -130,4 +132,29 @@ def test_reward_follows_demonstrations_with_their_term_beside_it(start_server: A
         wait_for_state(http, "COMPLETE")
         last = client.metrics()[-1].metrics
         assert last["sft/loss"] > 0 and last["sft/demonstrations"] == 4 and last["batch/episodes"] == 4
+    server.stop()
+
+
+def test_a_run_may_end_in_its_supervised_steps(start_server: Any, tmp_path: Path) -> None:
+    server = start_server(home=tmp_path / "home")
+    job = {**JOB, "engine": "fake", "demonstrations": str(demonstrations(tmp_path))}
+    with SwarmClient(server.url) as client:
+        client.auto_sync_train_config_and_start_engine(job)
+        given = build_job({**job, "demonstrations": "sha256:0"})
+        assert until_demonstrated(client, given).step == 6
+        client.load_checkpoint(3, end=True)
+        ended = until_demonstrated(client, given)
+        assert (ended.state, ended.step) == ("COMPLETE", 3)
+    server.stop()
+
+
+def test_the_guard_halves_the_rate_of_supervised_steps_that_diverge(start_server: Any, tmp_path: Path) -> None:
+    server = start_server(home=tmp_path / "home")
+    more = {"sft_lr": 1e30, "guard": "rollback", "demonstrations": str(demonstrations(tmp_path))}
+    with SwarmClient(server.url) as client:
+        client.auto_sync_train_config_and_start_engine({**JOB, **more})
+        ended = until_demonstrated(client, build_job({**JOB, **more, "demonstrations": "sha256:0"}))
+        changed = [change.settings for change in client.job().changes]
+        assert {"sft_lr": 5e29} in changed and not any("lr" in settings for settings in changed)
+        assert (ended.state, ended.step) == ("COMPLETE", 1), "it ends before the fall where half the rate is too much"
     server.stop()

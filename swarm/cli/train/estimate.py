@@ -28,7 +28,7 @@ MOST_LIKE = 5
 
 @dataclass(frozen=True, slots=True)
 class WorkAhead:
-    """What a command still has to do: steps by reward, attempts of all its scores, and supervised steps."""
+    """The work that a command still has to do: steps by reward, attempts of all its scores, and supervised steps."""
 
     steps: int
     attempts: int
@@ -37,11 +37,10 @@ class WorkAhead:
 
 @dataclass(frozen=True, slots=True)
 class TrainingEstimate:
-    """What a training will take. `source` says what was measured. Anything that nothing was measured of is None.
+    """The time, memory, disk, tokens and money that a training will take. `source` says from what they are known.
 
-    `seconds` is the time of the whole command. Supervised steps are not among the `steps`, and their tokens not among
-    the `tokens`. `memory` and `disk` are in bytes. `money` is in the currency of the
-    prices.
+    A figure without a measurement is None. `seconds` is the time of the whole command. `steps` and `tokens` leave
+    supervised steps out. `memory` and `disk` are in bytes. `money` is in the currency of the prices.
     """
 
     source: str

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What lies ahead of a command on a training, and the trainings on record that are like it.
+    """The work ahead of a command on a training, and the trainings on record that are like it.
 
     `prices` may be unknown.
     """

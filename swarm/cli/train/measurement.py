@@ -33,9 +33,9 @@ MEMORY_S = 0.5
 class MeasuredTraining(BaseModel):
     """The measured use of a training, as far as it could be measured.
 
-    `seconds` is the whole time of the command, `step_s` the mean of one of `steps` by reward, `sft_step_s` that of a
-    supervised step, `attempt_s` the time of a score divided by its attempts, and `other_s` the remaining time: start,
-    loading, saving. Tokens are prompt and sampled tokens, those of demonstrations apart.
+    `seconds` is the whole time of the command. `step_s` is the mean time of one of the `steps` by reward, and
+    `sft_step_s` that of a supervised step. `attempt_s` is the time of a score divided by its attempts. `other_s` is the
+    rest: start, loading, saving. Tokens are prompt and sampled tokens, without those of demonstrations.
     `memory` is the largest sum of resident memory of the server's processes in bytes. `checkpoint` and `record` are the
     bytes of one checkpoint, and of all other files per step. `workers` and `cores` were at work.
     """
